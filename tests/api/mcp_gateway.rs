@@ -630,13 +630,21 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     eventually("it is asked when it is used", async || (health().await == "down").then_some(())).await;
     let refreshed = app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
     assert_eq!(refreshed.error(), "UPSTREAM_ERROR");
-    let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
-    assert_eq!(listed["result"]["tools"][0]["_meta"]["stale"], true, "{listed}");
+    let shown = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
+    assert_eq!(shown["result"]["tools"][0]["_meta"]["stale"], true, "{shown}");
     assert_eq!(wrong(&called(&app, app.key(), "", "s__echo", json!({})).await), "UPSTREAM_ERROR");
     let servers = app.get("/mcp-gateway/servers").await.body;
     assert_eq!((&servers["items"][0]["health"], &servers["items"][0]["toolCount"]), (&json!("down"), &json!(1)));
     let audit = app.get("/mcp-gateway/audit?outcome=upstream_error").await.body;
     assert_eq!(audit["total"], 1, "{audit}");
+    let later = async |minutes: i64| {
+        let ago = format!("UPDATE tool_servers SET down_since_ms = down_since_ms - {}", minutes * 60_000);
+        db.run(&ago).await;
+        let started = app_on(&db, &[]);
+        listed(&started, started.key(), "").await
+    };
+    assert_eq!(later(9).await, set(&["s__echo"]), "a process that was started since shows them as long as others do");
+    assert_eq!(later(2).await, set(&[]), "and no longer");
     mcp.be_away(false);
     eventually("it is asked again soon, by itself", async || {
         let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;

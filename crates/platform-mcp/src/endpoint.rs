@@ -10,7 +10,10 @@ use platform_db::Notice;
 use platform_toolservers::{McpUpdate, TOOL_SERVER};
 use platform_vault::Secret;
 use serde_json::{Value, json, value::RawValue};
-use tokio::{sync::broadcast::error::RecvError, time::sleep};
+use tokio::{
+    sync::broadcast::error::RecvError,
+    time::{sleep, timeout},
+};
 
 use crate::{
     calls::{Called, Calling},
@@ -29,6 +32,8 @@ const PAGE: usize = 100;
 const PAGE_BYTES: usize = 1 << 20;
 /// Changes that come together are told together.
 const TOGETHER: Duration = Duration::from_millis(100);
+/// That a server which does not answer is shown no longer is nobody's change.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Who asks, for what profile, and what came with it.
 pub struct Asking {
@@ -363,9 +368,9 @@ impl Watching {
     /// Waits until the tools are others; `None`: when they are none of the caller's any more.
     async fn changed(&mut self) -> Option<()> {
         loop {
-            match self.notices.recv().await {
-                Ok(Notice::Changed { topic, id }) if !self.concerns(&topic, &id) => continue,
-                Err(RecvError::Closed) => return None,
+            match timeout(LOOK_AGAIN, self.notices.recv()).await {
+                Ok(Ok(Notice::Changed { topic, id })) if !self.concerns(&topic, &id) => continue,
+                Ok(Err(RecvError::Closed)) => return None,
                 _ => {}
             }
             sleep(TOGETHER).await;

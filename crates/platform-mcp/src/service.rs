@@ -1,7 +1,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use moka::sync::Cache;
@@ -36,8 +36,8 @@ const MOST_SWITCHES: u64 = 16 << 20;
 const MOST_SURFACES: u64 = 96 << 20;
 /// Surfaces that are made at once, in all and of one account.
 const MADE_AT_ONCE: (usize, usize) = (4, 2);
-/// Servers that are down, and log-ins that were begun.
-const MOST_SERVERS: u64 = 5_000;
+/// Log-ins to servers that were begun.
+const MOST_LOG_INS: u64 = 5_000;
 /// Tools of a server that does not answer are shown so long.
 const STALE: Duration = Duration::from_mins(10);
 /// A log-in that was begun is gone on with for so long.
@@ -91,8 +91,6 @@ pub struct PgMcpGateway {
     making: FairSemaphore,
     /// Where somebody is asked to log in to a server, by account, server and subject.
     pub(crate) log_ins: Cache<(AccountId, String, String), String>,
-    /// Since when a server does not answer.
-    down: Cache<(AccountId, String), Instant>,
 }
 
 /// Profiles and grants of an account.
@@ -161,8 +159,7 @@ impl PgMcpGateway {
             switches: InvalidatedCache::by_id(&bus, SWITCHES, Capacity::Bytes(MOST_SWITCHES, switches_bytes)),
             surfaces: Cache::builder().max_capacity(MOST_SURFACES).weigher(Cached::weight).build(),
             making: FairSemaphore::new(MADE_AT_ONCE.0, MADE_AT_ONCE.1),
-            log_ins: Cache::builder().max_capacity(MOST_SERVERS).time_to_live(LOG_IN).build(),
-            down: Cache::new(MOST_SERVERS),
+            log_ins: Cache::builder().max_capacity(MOST_LOG_INS).time_to_live(LOG_IN).build(),
             db,
             bus,
             clock,
@@ -217,15 +214,9 @@ impl PgMcpGateway {
         if !server.is_exposed() {
             return Ok(None);
         }
-        let key = (account.clone(), server.id().to_owned());
-        if server.record().health.as_deref() != Some("down") {
-            if self.down.contains_key(&key) {
-                self.down.invalidate(&key);
-            }
-            return Ok(Some((server, false)));
-        }
-        let since = self.down.get_with(key, Instant::now);
-        Ok((since.elapsed() <= STALE).then_some((server, true)))
+        let Some(since) = server.record().down_since_ms else { return Ok(Some((server, false))) };
+        let is_shown = self.clock.now().since(Timestamp(since)) <= STALE;
+        Ok(is_shown.then_some((server, true)))
     }
 
     /// The tools of a profile, made once for all who see it.

@@ -198,6 +198,9 @@ pub struct ToolServer {
     /// When its tools were last read; only of MCP servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_refresh_ms: Option<i64>,
+    /// Since when it does not answer.
+    #[serde(skip)]
+    pub down_since_ms: Option<i64>,
     /// Why its tools could not be read the last time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,

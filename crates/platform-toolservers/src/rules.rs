@@ -79,10 +79,11 @@ pub(crate) fn note_tools(
         Err(failure) if wants_callers(&row.settings()?, &failure) => before.to_vec(),
         Err(failure) => {
             (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.to_line()));
+            row.down_since_ms.get_or_insert(now.0);
             return Ok(false);
         }
     };
-    (row.health, row.last_error) = (Some("ok".to_owned()), None);
+    (row.health, row.last_error, row.down_since_ms) = (Some("ok".to_owned()), None, None);
     guard(row, &mut tools, before);
     let mut changed = tools.len() != before.len();
     for tool in &mut tools {

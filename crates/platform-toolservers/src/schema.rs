@@ -16,6 +16,7 @@ diesel::table! {
         health -> Nullable<Text>,
         last_error -> Nullable<Text>,
         refreshed_ms -> Nullable<Int8>,
+        down_since_ms -> Nullable<Int8>,
         guarded -> Array<Text>,
         version -> Int8,
         created_ms -> Int8,

@@ -373,7 +373,7 @@ impl PgToolServerService {
             let fetches = ["url", "authenticationConfig", "mcpType", "type"].iter().any(|key| patch.contains_key(*key));
             self.put(account, &mut row, patch, now).await?;
             if row.kind != "mcp" {
-                (row.health, row.last_error, row.refreshed_ms) = (None, None, None);
+                (row.health, row.last_error, row.refreshed_ms, row.down_since_ms) = (None, None, None, None);
             }
             if !repository::update(conn, account, &row).await? {
                 return Err(identifier_taken(&row.identifier));

@@ -1,0 +1,1 @@
+ALTER TABLE tool_servers DROP COLUMN down_since_ms;
