@@ -190,7 +190,7 @@ async fn callers(app: &TestApp) -> Vec<Case> {
     }
     for (what, role) in [("ann", "member"), ("bob", "member"), ("eve", "admin")] {
         let (id, token) = user(app, what, role).await;
-        all.push(case(what, token, vec![format!("user {id}")], false, true));
+        all.push(case(what, token, vec![format!("user {id}"), format!("claim role={role}")], false, true));
     }
     let of_tenants =
         [("acme", None), ("acme", Some("u1")), ("acme", Some("u2")), ("globex", None), ("globex", Some("u1"))];
@@ -211,13 +211,14 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
     let server = exposed(&app, "s", &mcp, json!({})).await;
     let cases = callers(&app).await;
     let (of_key, of_user) = (cases[1].names[0].as_str(), cases[3].names[0].as_str());
-    let grant_sets: [&[(&str, &str, &[&str])]; 6] = [
+    let grant_sets: [&[(&str, &str, &[&str])]; 7] = [
         &[],
         &[("tenant acme", "allow", &["s__one"])],
         &[("subtenant acme/u1", "deny", &["three"]), ("tenant acme", "allow", &["three"])],
         &[(of_key, "all", &[]), ("tenant globex", "deny", &["s__two"])],
         &[(of_key, "allow", &["s__three"]), ("subtenant globex/u1", "allow", &["s__two", "three"])],
         &[(of_user, "allow", &["s__one", "s__two"])],
+        &[("claim role=member", "deny", &["s__two"]), ("claim role=admin", "allow", &["three"])],
     ];
     let overrides = json!([{"name": "s__three", "alias": "three"}]);
     let mut n = 0;
@@ -465,6 +466,12 @@ async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
     assert!(again.body["result"]["isError"].is_null());
     let sent = mcp.requests("tools/call").last().expect("a call").header("authorization").to_owned();
     assert!(sent.starts_with("Bearer token-of-u1-"), "nobody calls as somebody else: {sent}");
+    // A client that can open an address is asked to, instead of being told.
+    let opens = json!({"elicitation": {"url": {}}});
+    let asked = modern(&app, "", "tools/call", json!({"name": "s__echo"}), opens).await.body;
+    let connect = &asked["result"]["inputRequests"]["connect"]["params"];
+    assert_eq!((&asked["result"]["resultType"], &connect["mode"]), (&json!("input_required"), &json!("url")), "{asked}");
+    assert!(text(&connect["url"]).contains("state="), "{asked}");
     // A server at another address gets none of these tokens.
     let moved = FakeMcpServer::start();
     app.patch(&format!("/tool-servers/{server}"), json!({"url": moved.url()})).await;

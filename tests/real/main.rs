@@ -289,6 +289,30 @@ async fn real_oauth_clients_log_in_refresh_and_leave() {
 }
 
 #[tokio::test]
+async fn a_client_that_is_registered_nowhere_logs_in_by_the_document_at_its_own_address() {
+    let folder = std::env::temp_dir().join(format!("client-document-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let at = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
+    let (key, certificate) = (at("key.pem"), at("cert.pem"));
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=desk", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", &key, "-out", &certificate])
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let app = platform(&[("SSL_CERT_FILE", &certificate)]).await;
+    let (email, password) = ("ann@example.com", "correct horse battery");
+    app.post("/users", json!({"email": email, "password": password})).await;
+    app.post("/mcp-gateway/profiles", json!({"name": "default", "visibility": "account"})).await;
+    let got = printed("node", &["oauth_client_document.mjs", app.url(), &at(""), email, password]).await;
+    let expected = json!({"isDocument": true, "given": "AUTHORIZED", "again": "AUTHORIZED", "reads": 1,
+        "scope": "mcp-gateway:read", "listed": 200, "elsewhere": 403});
+    assert_eq!(got, expected);
+    std::fs::remove_dir_all(&folder).expect("it goes");
+}
+
+#[tokio::test]
 async fn access_tokens_of_a_certified_issuer_are_taken_when_it_is_trusted() {
     let port = free_port();
     let real = node(&["oauth_server.mjs", &port.to_string()], port);
