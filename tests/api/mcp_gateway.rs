@@ -470,7 +470,11 @@ async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
     let opens = json!({"elicitation": {"url": {}}});
     let asked = modern(&app, "", "tools/call", json!({"name": "s__echo"}), opens).await.body;
     let connect = &asked["result"]["inputRequests"]["connect"]["params"];
-    assert_eq!((&asked["result"]["resultType"], &connect["mode"]), (&json!("input_required"), &json!("url")), "{asked}");
+    assert_eq!(
+        (&asked["result"]["resultType"], &connect["mode"]),
+        (&json!("input_required"), &json!("url")),
+        "{asked}"
+    );
     assert!(text(&connect["url"]).contains("state="), "{asked}");
     // A server at another address gets none of these tokens.
     let moved = FakeMcpServer::start();

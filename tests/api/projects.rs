@@ -5,8 +5,9 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{
-    Frames, PROGRAM, app, eventually, text, thread, thread_until, tool, tool_server, user, user_with,
+use crate::{
+    access::session,
+    support::{Frames, PROGRAM, app, eventually, text, thread, thread_until, tool, tool_server, user, user_with},
 };
 
 /// A request with any credential.
@@ -526,7 +527,7 @@ async fn a_project_keeps_an_owner_and_its_maker_is_one() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_who_follows_it_leaves_the_project() {
+async fn a_stream_ends_when_who_follows_it_leaves_the_project_and_when_what_it_follows_is_moved_or_closed() {
     let app = app().await;
     let (ann, token) = user(&app, "ann", "member").await;
     let shop = project(&app, "shop", "private").await;
@@ -539,6 +540,43 @@ async fn a_stream_ends_when_who_follows_it_leaves_the_project() {
     assert_eq!(app.delete(&format!("/projects/shop/members/{ann}")).await.body, json!({"success": true}));
     while frames.next().await.is_some() {}
     assert_eq!(get(&app, &token, &format!("/agents/threads/{thread}")).await.error(), "PROJECT_FORBIDDEN");
+
+    let open = project(&app, "open", "public").await;
+    app.patch(&format!("/agents/{agent}"), json!({"projectId": open})).await;
+    let mut frames = Frames::follow_as(&app, &token, &format!("/agents/threads/{thread}/stream")).await;
+    assert!(frames.next().await.is_some(), "everybody reads what is in a public project");
+    app.patch(&format!("/agents/{agent}"), json!({"projectId": shop})).await;
+    while frames.next().await.is_some() {}
+
+    let external =
+        |open: bool| json!({"name": "s", "identifier": "s", "accessConfiguration": {"externalAccess": open}});
+    app.post("/assistants", external(true)).await;
+    let session = session(&app, json!({"tenantId": "acme"})).await;
+    let slow = json!({"message": "/delay 100ms\n/tokens 600", "chatUid": "c"});
+    let said = call(&app, &session, Method::POST, "/assistants/s/messages?async=true", slow).await;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    let mut frames = Frames::follow_as(&app, &session, "/assistants/s/chats/c/stream").await;
+    app.patch("/assistants/s", external(false)).await;
+    while frames.next().await.is_some() {}
+    assert_eq!(app.get("/assistants/s/chats/c/realtime").await.body["status"], "processing");
+}
+
+#[tokio::test]
+async fn who_deletes_a_server_that_others_use_is_told_of_those_that_it_sees() {
+    let app = app().await;
+    let (_, token) = user(&app, "ann", "member").await;
+    let shop = project(&app, "shop", "private").await;
+    let server = tool_server(&app, "https://a.example", &[]).await;
+    let tools = json!({"availableToolsGroupsUids": [server]});
+    let uses = |name: &str, project: Option<&str>| json!({"name": name, "projectId": project, "assistantSpecialization": tools});
+    let seen = id(&app.post("/agents", uses("seen", None)).await);
+    let hidden = id(&app.post("/agents", uses("hidden", Some(&shop))).await);
+    let refused = call(&app, &token, Method::DELETE, &format!("/tool-servers/{server}"), json!({})).await;
+    assert_eq!((refused.error(), &refused.body["details"]["usedBy"]["agents"]), ("CONFLICT", &json!([seen])));
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("1 in projects that you do not see")));
+    assert!(!refused.body.to_string().contains(&hidden), "{}", refused.body);
+    let whole = app.delete(&format!("/tool-servers/{server}")).await.body;
+    assert_eq!(whole["details"]["usedBy"]["agents"].as_array().map(Vec::len), Some(2), "{whole}");
 }
 
 #[tokio::test]

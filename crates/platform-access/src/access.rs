@@ -67,15 +67,41 @@ impl Access {
         }
     }
 
-    /// Refuses a caller whose demand goes further than it reaches; the project that decided, if one did. What does not
-    /// exist is left to whoever can say so.
-    pub async fn check(&self, caller: &Caller, demand: Demand<'_>) -> Result<Option<String>> {
+    /// Whether a caller may know of a record, by the name of its kind; one of the whole account all know.
+    pub async fn sees(&self, caller: &Caller, (kind, id): (&str, &str)) -> Result<bool> {
+        let Some(kind) = self.resources.keys().find(|known| known.name() == kind) else { return Ok(true) };
+        let named = [(*kind, id.to_owned())];
+        match self.check(caller, Demand { named: &named, reads: true, ..Demand::default() }).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.cause().is_none() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses a caller whose demand goes further than it reaches. What does not exist is left to whoever can say so.
+    pub async fn check(&self, caller: &Caller, demand: Demand<'_>) -> Result<()> {
         self.check_own(caller, &demand).await?;
-        let project = self.check_projects(caller, &demand).await?;
+        self.check_projects(caller, &demand).await?;
         if demand.right == Right::Approve {
             self.check_approval(caller, demand.named).await?;
         }
-        Ok(project)
+        Ok(())
+    }
+
+    /// Refuses a caller who was let in before and reaches the named records no longer. It costs little, for it is asked
+    /// again and again: whose a record is never changes, but where it is and to whom it is open.
+    pub async fn check_still(&self, caller: &Caller, named: &[Reference], least: ProjectRole) -> Result<()> {
+        self.check_open(caller, named).await?;
+        let reach = self.reach(caller).await?;
+        if reach.is_whole() {
+            return Ok(());
+        }
+        for record in named {
+            if let Some(project) = self.project(&caller.account, record).await? {
+                return reach.check(&project, least);
+            }
+        }
+        Ok(())
     }
 
     /// Refuses who may not have the tools called that the named records refer to: that takes an editor wherever those
@@ -110,16 +136,22 @@ impl Access {
         Ok(())
     }
 
-    /// What is hidden from users and sessions, and what is of another tenant than a session.
-    async fn check_own(&self, caller: &Caller, demand: &Demand<'_>) -> Result<()> {
+    /// What is hidden from users and sessions.
+    async fn check_open(&self, caller: &Caller, named: &[Reference]) -> Result<()> {
         if caller.role().is_none() && caller.session().is_none() {
             return Ok(());
         }
-        for (kind, id) in demand.named {
+        for (kind, id) in named {
             if let Some(resources) = self.resources.get(kind) {
                 resources.open_to(caller, id).await?;
             }
         }
+        Ok(())
+    }
+
+    /// What is hidden from users and sessions, and what is of another tenant than a session.
+    async fn check_own(&self, caller: &Caller, demand: &Demand<'_>) -> Result<()> {
+        self.check_open(caller, demand.named).await?;
         let Some(session) = caller.session() else { return Ok(()) };
         for record in demand.named.iter().chain(&demand.references) {
             check_owner(session, self.place(&caller.account, record).await?.as_ref())?;
@@ -128,10 +160,10 @@ impl Access {
     }
 
     /// What is in projects: its members see it, editors change it and put something there.
-    async fn check_projects(&self, caller: &Caller, demand: &Demand<'_>) -> Result<Option<String>> {
+    async fn check_projects(&self, caller: &Caller, demand: &Demand<'_>) -> Result<()> {
         let reach = self.reach(caller).await?;
-        if reach.is_whole() && caller.role().is_none() && demand.joins.is_none() && !demand.lasts {
-            return Ok(None);
+        if reach.is_whole() && caller.role().is_none() && demand.joins.is_none() {
+            return Ok(());
         }
         let mut places = Vec::with_capacity(demand.named.len());
         for record in demand.named {
@@ -149,7 +181,7 @@ impl Access {
         if let Some(joined) = demand.joins.as_ref().filter(|joined| project.as_ref() != Some(joined)) {
             reach.admits(joined)?;
         }
-        Ok(project)
+        Ok(())
     }
 
     /// What is referred to must be known to the caller, and in sight; what a record referred to before it may keep.

@@ -69,8 +69,6 @@ pub struct Demand<'a> {
     pub right: Right,
     /// It changes nothing.
     pub reads: bool,
-    /// It goes on, so that who reaches all now may reach less later: the project is said in any case.
-    pub lasts: bool,
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ async fn a_caller_reaches_what_its_project_its_role_and_its_tenant_open() {
     let judge = async |caller: &Caller, id: &str, right, reads| {
         let named = [(LABEL, id.to_owned())];
         let demand = Demand { named: &named, right, reads, ..Demand::default() };
-        access.check(caller, demand).await.map(|_| ()).map_err(|error| error.code())
+        access.check(caller, demand).await.map_err(|error| error.code())
     };
     let (ok, forbidden) = (Ok(()), Err(Code::FORBIDDEN));
     let no_member = Err(code::PROJECT_FORBIDDEN);

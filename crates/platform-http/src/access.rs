@@ -175,9 +175,9 @@ pub(crate) async fn resolve_project(request: &mut Request) -> Result<()> {
     in_body.map_or(Ok(()), |id| request.set_field(NAME, &id))
 }
 
-/// Whether what the path and the body name is open to the caller; the project of what the path names, if that decided.
-pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<String>> {
-    let Some(identity) = &request.identity else { return Ok(None) };
+/// Whether what the path and the body name is open to the caller.
+pub(crate) async fn reach(request: &Request, route: &Route) -> Result<()> {
+    let Some(identity) = &request.identity else { return Ok(()) };
     let caller = &identity.caller;
     // What others refer to is nothing to who reaches all.
     let is_bound = caller.session().is_some() || caller.role().is_some() || caller.projects.is_some();
@@ -194,7 +194,6 @@ pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<Str
         joins: if takes_project { request.fields.text("projectId") } else { None },
         right: route.right,
         reads: route.only_reads(),
-        lasts: route.lasts,
     };
     request.http.access.check(caller, demand).await
 }

@@ -241,12 +241,11 @@ async fn handle(
             first: None,
             _room: room,
             page_sizes: route.page_sizes,
-            project: None,
         };
         request.once = once(route, &request)?;
         access::impose(&mut request, route)?;
         access::resolve_project(&mut request).await?;
-        request.project = access::reach(&request, route).await?;
+        access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
         let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
         answer.bounded(|| match http.gate.answer(&whose) {

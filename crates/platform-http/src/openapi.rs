@@ -208,11 +208,6 @@ impl Operation {
         self.responses.iter().any(|(status, ..)| *status == Some(201)) && self.record.iter().any(is_record)
     }
 
-    /// Whether it goes on as long as somebody follows.
-    pub(crate) fn streams(&self) -> bool {
-        self.responses.iter().any(|(_, kind, _)| *kind == "text/event-stream")
-    }
-
     /// An answer that says no more than its status and headers.
     #[must_use]
     pub fn answers_empty(mut self, status: u16) -> Self {

@@ -71,8 +71,6 @@ pub struct Request {
     pub(crate) _room: Option<FairPermit<String>>,
     /// How large a page is when nothing is said, and at most.
     pub(crate) page_sizes: Option<(i64, i64)>,
-    /// The project of what the path names, when the caller does not reach all.
-    pub(crate) project: Option<String>,
 }
 
 impl Request {
@@ -126,7 +124,7 @@ impl Request {
     pub async fn check_change(&self, kind: Kind, id: &str) -> Result<()> {
         let named = [(kind, id.to_owned())];
         let demand = Demand { named: &named, right: Right::Change, ..Demand::default() };
-        self.http.access.check(self.caller()?, demand).await.map(drop)
+        self.http.access.check(self.caller()?, demand).await
     }
 
     /// Refuses a caller who may not put a copy of what the path names beside it.
@@ -139,11 +137,16 @@ impl Request {
         self.http.access.hides(self.caller()?, kind, id).await
     }
 
+    /// Whether the caller may know of a record, by the name of its kind.
+    pub async fn sees(&self, record: (&str, &str)) -> Result<bool> {
+        self.http.access.sees(self.caller()?, record).await
+    }
+
     /// Refuses a caller who may not use a record.
     pub async fn check_use(&self, kind: Kind, id: &str) -> Result<()> {
         let named = [(kind, id.to_owned())];
         let demand = Demand { named: &named, ..Demand::default() };
-        self.http.access.check(self.caller()?, demand).await.map(drop)
+        self.http.access.check(self.caller()?, demand).await
     }
 
     /// Whether the credential opens another route of the table, whatever record that names.
@@ -164,7 +167,7 @@ impl Request {
         Follower {
             http: Arc::clone(&self.http),
             bearer: self.bearer.clone(),
-            project: self.project.clone(),
+            named: self.named.clone(),
             method: self.method.clone(),
             asked: self.asked.clone(),
             origin: [ORIGIN, REFERER].into_iter().filter_map(of).collect(),

@@ -118,8 +118,6 @@ pub struct Route {
     pub(crate) right: Right,
     /// It has effects, though whoever may read may ask for it: headers that say what they are, beside the body.
     pub(crate) acts_by: Option<&'static [&'static str]>,
-    /// Its answer goes on for longer than the rights of who asked may.
-    pub(crate) lasts: bool,
     /// What each placeholder of the path stands for; `None` = nobody has said it.
     pub(crate) named: Vec<(&'static str, Option<Kind>)>,
     /// Fields of the body that refer to records.
@@ -137,7 +135,6 @@ impl Route {
         self.query_fields.retain(|name| placeholders(self.path).all(|placeholder| placeholder != name));
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
         self.page_sizes = operation.page_sizes;
-        self.lasts = operation.streams();
         if self.method == Method::PATCH || self.method == Method::PUT || operation.makes_record() {
             self.record_fields = operation.record;
         }
@@ -354,7 +351,6 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             replay: None,
             creates: false,
             right: if changes { Right::Change } else { Right::Use },
-            lasts: false,
             named: placeholders(path).map(|name| (name, kind(name))).collect(),
             references: Vec::new(),
             operation: None,

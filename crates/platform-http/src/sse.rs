@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use actix_web::http::{Method, header::HeaderMap};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use platform_access::ProjectRole;
+use platform_access::{ProjectRole, Reference};
 use platform_core::Result;
 use platform_realtime::Watcher;
 use serde_json::Value;
@@ -100,7 +100,7 @@ pub(crate) fn named(
 pub struct Follower {
     pub(crate) http: Arc<Http>,
     pub(crate) bearer: Option<Bearer>,
-    pub(crate) project: Option<String>,
+    pub(crate) named: Vec<Reference>,
     /// What was asked for, and from where.
     pub(crate) method: Method,
     pub(crate) asked: String,
@@ -108,7 +108,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Whether its caller still has the right to follow it: the credential, that it opens the route, and the project.
+    /// Whether its caller still has the right to follow it: the credential, that it opens the route, and that it reaches
+    /// what the path names.
     async fn check_access(&self) -> Result<()> {
         let Some(bearer) = &self.bearer else { return Ok(()) };
         let identity = bearer.identity(&self.http.auth).await?;
@@ -116,10 +117,7 @@ impl Follower {
         if let Some(route) = resource.and_then(|resource| resource.route(&self.method)) {
             access::permit(&identity, route, &route.main_path(&self.asked), &self.origin)?;
         }
-        match &self.project {
-            Some(project) => self.http.access.reach(&identity.caller).await?.check(project, ProjectRole::Viewer),
-            None => Ok(()),
-        }
+        self.http.access.check_still(&identity.caller, &self.named, ProjectRole::Viewer).await
     }
 }
 

@@ -59,7 +59,7 @@ pub use model::{
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
-pub use rules::{numbered, slug};
+pub use rules::{in_use, numbered, slug};
 pub use server::UpstreamCredentials;
 pub use service::{PgToolServerService, ToolServerNeeds, ToolServerService};
 

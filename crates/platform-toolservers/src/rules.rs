@@ -173,14 +173,17 @@ pub(crate) fn own_tools_only(row: &ServerRow) -> Result<()> {
     Err(Error::new(Code::CONFLICT, message).with("type", &row.kind))
 }
 
-pub(crate) fn in_use(users: &[(String, String)]) -> Error {
+/// Why a tool server stays that others use; `hidden`: so many more whom whoever asks does not see.
+pub fn in_use(users: &[(String, String)], hidden: usize) -> Error {
     let kinds = ["agent", "assistant", "environment", "profile", "trigger"];
     let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
     let used_by: Object = kinds.into_iter().map(|kind| (format!("{kind}s"), json!(of(kind)))).collect();
-    let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind}s)")).collect::<Vec<_>>().join(", ");
-    let more = if users.len() > 20 { format!(" and {} more", users.len() - 20) } else { String::new() };
-    let message =
-        format!("This tool server is used by {named}{more}; take it out there, or delete it with force=true.");
+    let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind}s)"));
+    let more = users.len().saturating_sub(20);
+    let more = (more > 0).then(|| format!("{more} more"));
+    let hidden = (hidden > 0).then(|| format!("{hidden} in projects that you do not see"));
+    let named = named.chain(more).chain(hidden).collect::<Vec<_>>().join(", ");
+    let message = format!("This tool server is used by {named}; take it out there, or delete it with force=true.");
     Error::new(Code::CONFLICT, message).with("usedBy", used_by)
 }
 

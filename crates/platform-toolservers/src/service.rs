@@ -29,7 +29,7 @@ use crate::{
     refresh::refresh_asked,
     repository::{self, ServerRow},
     rules::{
-        aliased, identifier_taken, in_use, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
+        aliased, identifier_taken, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
         own_tools_only, position, slug, switched,
     },
     secrets::KeptSecrets,
@@ -75,14 +75,15 @@ pub trait ToolServerService: Send + Sync {
         patch: Object,
         expected: &Precondition,
     ) -> Result<ToolServer>;
-    /// Deletes one that nobody refers to; `force`: the references go, too.
+    /// Deletes one that nobody refers to; `force`: the references go, too. Who refers to it and keeps it (kind and id);
+    /// nobody: it is gone.
     async fn delete(
         &self,
         account: &AccountId,
         id: &Id<ToolServer>,
         force: bool,
         expected: &Precondition,
-    ) -> Result<()>;
+    ) -> Result<Vec<(String, String)>>;
     /// A copy under another name, secrets included.
     async fn duplicate(
         &self,
@@ -502,7 +503,7 @@ impl ToolServerService for PgToolServerService {
         id: &Id<ToolServer>,
         force: bool,
         expected: &Precondition,
-    ) -> Result<()> {
+    ) -> Result<Vec<(String, String)>> {
         let mut conn = self.db.conn().await?;
         let users = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
@@ -512,21 +513,23 @@ impl ToolServerService for PgToolServerService {
             } else {
                 users_in(conn, account, (TOOL_SERVER, id)).await?
             };
-            if !users.is_empty() && !force {
-                return Err(in_use(&users));
+            if force || users.is_empty() {
+                repository::delete(conn, account, id).await?;
             }
-            repository::delete(conn, account, id).await?;
             Ok(users)
         });
         let users = users.await?;
         drop(conn);
+        if !force && !users.is_empty() {
+            return Ok(users);
+        }
         self.calling.mcp.forget(&(account.clone(), id.to_string()));
         self.known.changed(id).await?;
         // Who referred to it is read anew.
         for (kind, user) in users {
             self.bus.tell(&format!("{kind}s"), &user).await?;
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     async fn duplicate(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::header::ORIGIN;
 use platform_access::Kind;
 use platform_auth::{ClientService, PgAuthService};
-use platform_core::{AccountId, Code, Error, Id, Owner, Page, Result};
+use platform_core::{AccountId, Id, Owner, Page, Result};
 use platform_http::{Answer, Group, List, OpenTo, Request, key};
 use platform_integrations::{
     APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, NewConnection, PgIntegrations,
@@ -15,7 +15,7 @@ use platform_toolservers::{TOOL_SERVER, TestRequest, ToolServerService};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::oauth::page::notice;
+use super::{oauth::page::notice, tool_servers::delete_unused};
 use crate::module::{Keeper, Module, Purge};
 
 const EVENT_TYPE: Kind = Kind::of_account("event type");
@@ -208,14 +208,9 @@ async fn create_server(services: Arc<Services>, request: Request) -> Result<Answ
 }
 
 async fn delete_server(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let super::tool_servers::DeleteQuery { force } = request.query()?;
-    let (account, id, force) = (account(&request)?, &request.id("id"), force == Some(true));
-    if force && !request.reach().await?.is_whole() {
-        let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
-        return Err(Error::new(Code::FORBIDDEN, message));
-    }
+    let (account, id) = (account(&request)?, &request.id("id"));
     services.integrations.tools(account, id, false, &Listed { limit: 1, ..Listed::default() }).await?;
-    services.tool_servers.delete(account, id, force, &request.if_match()?).await?;
+    delete_unused(&*services.tool_servers, &request, account, id).await?;
     Answer::deleted("tool server", id)
 }
 

@@ -9,7 +9,7 @@ use platform_integrations::PgIntegrations;
 use platform_runtime::Toolbox;
 use platform_toolservers::{
     ListedGroup, PgToolServerService, ServerType, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter,
-    ToolServerService,
+    ToolServerService, in_use,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -139,16 +139,33 @@ async fn update(tool_servers: Arc<dyn ToolServerService>, request: Request) -> R
 }
 
 async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
-    let DeleteQuery { force } = request.query()?;
     let (account, id) = server(&request)?;
-    let reach = request.reach().await?;
-    if force == Some(true) && !reach.is_whole() {
+    delete_unused(&*services.tool_servers, &request, account, &id).await?;
+    services.integrations.forget_mcp(account, &id).await?;
+    Answer::deleted("tool server", &id)
+}
+
+/// Deletes a server, unless others use it; of them the caller is told those that it sees.
+pub(super) async fn delete_unused(
+    tool_servers: &dyn ToolServerService,
+    request: &Request,
+    account: &AccountId,
+    id: &Id<ToolServer>,
+) -> Result<()> {
+    let DeleteQuery { force } = request.query()?;
+    let force = force == Some(true);
+    if force && !request.reach().await?.is_whole() {
         let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
         return Err(Error::new(Code::FORBIDDEN, message));
     }
-    services.tool_servers.delete(account, &id, force == Some(true), &request.if_match()?).await?;
-    services.integrations.forget_mcp(account, &id).await?;
-    Answer::deleted("tool server", &id)
+    let users = tool_servers.delete(account, id, force, &request.if_match()?).await?;
+    let (all, mut seen) = (users.len(), Vec::new());
+    for (kind, id) in users {
+        if request.sees((&kind, &id)).await? {
+            seen.push((kind, id));
+        }
+    }
+    if all == 0 { Ok(()) } else { Err(in_use(&seen, all - seen.len())) }
 }
 
 async fn duplicate(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
