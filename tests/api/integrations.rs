@@ -452,6 +452,37 @@ async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_b
 }
 
 #[tokio::test]
+async fn a_newer_connector_reaches_the_servers_that_were_made_of_it_and_exposes_nothing_new_by_itself() {
+    let (app, crm, db, directory) = app_with_crm("newer", &[]).await;
+    connected_by_key(&app).await;
+    let make = async |given: Value| text(&app.post("/integrations/crm/servers", given).await.body["_id"]);
+    let (chosen, all) = (make(json!({"name": "Chosen", "tools": ["note"]})).await, make(json!({"name": "All"})).await);
+    let guard = json!({"requiresApproval": true});
+    assert_eq!(app.patch(&format!("/tool-servers/{chosen}/tools/note"), guard).await.status, StatusCode::OK);
+    drop(app);
+    let newer = pack(crm.url())
+        .replace("Note something.", "Note anything.")
+        .replace("name: get_customer", "name: find_customer");
+    connectors("newer", &newer);
+    let path = directory.to_str().expect("a path");
+    let settings = [&UNBOUNDED[..], &[("PLATFORM_CONNECTORS_DIR", path)]].concat();
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let tools = async |server: &str| app.get(&format!("/tool-servers/{server}")).await.body["toolDefinitions"].clone();
+    let renewed = eventually("it has what the newer one says", async || {
+        let tools = tools(&chosen).await;
+        (tools[0]["function"]["description"] == "Note anything.").then_some(tools)
+    });
+    let renewed = renewed.await;
+    assert_eq!((renewed.as_array().map(Vec::len), &renewed[0]["requiresApproval"]), (Some(1), &json!(true)));
+    let names = eventually("so has the one that exposes all", async || {
+        let tools = tools(&all).await;
+        let names: Vec<String> = tools.as_array()?.iter().map(|tool| text(&tool["function"]["name"])).collect();
+        names.contains(&"find_customer".to_owned()).then_some(names)
+    });
+    assert_eq!(names.await, ["find_customer", "note"]);
+}
+
+#[tokio::test]
 async fn a_tool_server_of_an_app_exposes_what_was_chosen_and_calls_with_its_connection() {
     let (app, crm, _, _) = app_with_crm("servers", &[]).await;
     assert_eq!(app.post("/integrations/crm/servers", json!({})).await.error(), "CONFLICT", "nobody is connected");

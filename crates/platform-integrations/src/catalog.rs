@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use include_dir::{Dir, include_dir};
 use jsonschema::Validator;
-use platform_core::{Error, Result};
+use platform_core::{Error, Result, sha256_hex};
 use platform_vault::Secret;
 use serde_json::Value;
 use tracing::{info, warn};
@@ -84,6 +84,8 @@ pub struct Connector {
     pub provider: String,
     /// The client of managed OAuth, by the operator's settings.
     pub managed: Option<AppClient>,
+    /// Tells its tools from those of another version of it.
+    pub digest: String,
     /// Configs and payloads of its event types, by slug.
     schemas: BTreeMap<String, (Validator, Validator)>,
 }
@@ -106,7 +108,8 @@ impl Connector {
             let compiled = |schema: &Value| jsonschema::validator_for(schema).map_err(|error| error.to_string());
             schemas.insert(event.slug.clone(), (compiled(&event.config)?, compiled(&event.payload)?));
         }
-        Ok(Self { pack, provider: provider.to_owned(), managed, schemas })
+        let made = serde_json::to_string(&(&pack.base_url, &pack.tools)).map_err(|error| error.to_string())?;
+        Ok(Self { digest: sha256_hex(made), pack, provider: provider.to_owned(), managed, schemas })
     }
 
     /// The app as it is listed.

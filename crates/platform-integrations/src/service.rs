@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
@@ -8,10 +8,12 @@ use platform_db::{Conn, Idempotency};
 use platform_egress::Url;
 use platform_jobs::Jobs;
 use platform_toolservers::{
-    AppFunction, AppLink, AppTool, AppTools, NewAppServer, PgToolServerService, TestResult, ToolDefinition, ToolServer,
-    ToolServerService,
+    AppFunction, AppLink, AppTool, AppTools, NewAppServer, OfApp, PgToolServerService, TestResult, ToolDefinition,
+    ToolServer, ToolServerService,
 };
 use serde_json::{Value, json};
+use tokio::time::sleep;
+use tracing::{info, warn};
 
 use crate::{
     catalog::Connector,
@@ -25,6 +27,9 @@ use crate::{
     page::Listing,
     repository::{self, ACTIVE, ConnectionRow},
 };
+
+/// After a failure it is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Apps.
 pub const APP: Kind = Kind::of_account("app");
@@ -179,6 +184,41 @@ impl PgIntegrations {
     /// The connector of an app, for those who build on it. `APP_NOT_FOUND`.
     pub fn connector(&self, slug: &str) -> Result<Arc<Connector>> {
         self.connections.apps.get(slug).cloned()
+    }
+
+    /// Gives servers what the connectors of their apps say since this version; those that they expose they go on to.
+    pub async fn renew_servers(self: Arc<Self>) {
+        let packs: Vec<(String, String)> =
+            self.connections.apps.all().map(|of| (of.pack.slug.clone(), of.digest.clone())).collect();
+        loop {
+            match self.renew_some(&packs).await {
+                Ok(0) => return,
+                Ok(count) => info!(count, "Tool servers have the tools of newer connectors."),
+                Err(error) => {
+                    warn!(%error, "Tool servers could not be given the tools of newer connectors; trying again shortly.");
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// How many servers were renewed; one that cannot be is left as it is until the next start.
+    async fn renew_some(&self, packs: &[(String, String)]) -> Result<usize> {
+        let mut renewed = 0;
+        for (account, server) in &self.tool_servers.outdated(packs).await? {
+            let renew = |link: &AppLink| {
+                let connector = self.connector(&link.app)?;
+                let exposed = link.exposed.clone().map(|names| {
+                    names.into_iter().filter(|name| connector.pack.tool(name).is_some()).collect::<Vec<_>>()
+                });
+                Ok(of_app(&connector, exposed))
+            };
+            match self.tool_servers.expose(account, server, renew).await {
+                Ok(_) => renewed += 1,
+                Err(error) => warn!(server, %error, "A tool server could not be given the tools of a newer connector."),
+            }
+        }
+        Ok(renewed)
     }
 
     /// Requests with the rights of connections.
@@ -413,7 +453,13 @@ impl IntegrationService for PgIntegrations {
             description: pack.description.clone(),
             image_url: Some(pack.logo.clone()).filter(|logo| !logo.is_empty()),
             url: pack.base_url.clone(),
-            link: AppLink { app: app.to_owned(), connection_id: Some(connection.id), connected: true, exposed },
+            link: AppLink {
+                app: app.to_owned(),
+                connection_id: Some(connection.id),
+                connected: true,
+                exposed,
+                pack: connector.digest.clone(),
+            },
             tools,
         };
         self.tool_servers.create_app(account, new, once).await
@@ -463,7 +509,7 @@ impl IntegrationService for PgIntegrations {
         check_tools(&connector, enable.iter().chain(&disable).flatten())?;
         let (enable, disable) = (enable.unwrap_or_default(), disable.unwrap_or_default());
         let app = Arc::clone(&connector);
-        let choose = move |link: &AppLink, _: &[ToolDefinition]| {
+        let choose = move |link: &AppLink| {
             let exposed = if all == Some(true) {
                 None
             } else if enable.is_empty() && disable.is_empty() {
@@ -479,8 +525,7 @@ impl IntegrationService for PgIntegrations {
                 }
                 (kept.len() < app.pack.tools.len() || link.exposed.is_some()).then_some(kept)
             };
-            let tools = tools_of(&app, exposed.as_deref());
-            Ok((exposed, tools))
+            Ok(of_app(&app, exposed))
         };
         self.tool_servers.expose(account, server, choose).await?;
         let listed = Listed { limit: 100, ..Listed::default() };
@@ -505,6 +550,12 @@ impl IntegrationService for PgIntegrations {
 }
 
 /// The tools of an app that are exposed, as a server has them.
+/// What a server has of an app that exposes these tools.
+fn of_app(connector: &Connector, exposed: Option<Vec<String>>) -> OfApp {
+    let tools = tools_of(connector, exposed.as_deref());
+    OfApp { exposed, tools, url: connector.pack.base_url.clone(), pack: connector.digest.clone() }
+}
+
 pub(crate) fn tools_of(connector: &Connector, exposed: Option<&[String]>) -> Vec<ToolDefinition> {
     let is_exposed = |name: &String| exposed.is_none_or(|exposed| exposed.contains(name));
     connector.pack.tools.iter().filter(|tool| is_exposed(&tool.function.name)).cloned().collect()

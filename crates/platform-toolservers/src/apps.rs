@@ -78,6 +78,19 @@ pub struct NewAppServer {
     pub tools: Vec<ToolDefinition>,
 }
 
+/// What a tool server has of its app.
+#[derive(Debug, Clone)]
+pub struct OfApp {
+    /// Names of the tools that it exposes; `None` = all of the app.
+    pub exposed: Option<Vec<String>>,
+    /// Those tools.
+    pub tools: Vec<ToolDefinition>,
+    /// Where they call; `None` = they say so themselves.
+    pub url: Option<String>,
+    /// Digest of what they were made from.
+    pub pack: String,
+}
+
 /// An app or an MCP server whose tools somebody calls who has no tool server of it: ready to be offered to turns.
 #[derive(Clone)]
 pub struct OfferedServer(pub(crate) Arc<Server>);
@@ -120,7 +133,7 @@ impl OfferedServer {
             is_app: true,
             ..ToolServerSettings::default()
         };
-        let link = AppLink { app: app.to_owned(), connection_id: connection, connected: true, exposed: None };
+        let link = AppLink { app: app.to_owned(), connection_id: connection, connected: true, ..AppLink::default() };
         Self::of(account, (app, app), settings, Some(&link))
     }
 
@@ -128,10 +141,9 @@ impl OfferedServer {
     pub fn mcp(account: &AccountId, new: NewMcpServer) -> Result<Self> {
         let NewMcpServer { id, identifier, url, tools, headers, connection } = new;
         let link = connection.map(|connection| AppLink {
-            app: String::new(),
             connection_id: Some(connection),
             connected: true,
-            exposed: None,
+            ..AppLink::default()
         });
         let settings = ToolServerSettings {
             name: identifier.clone(),
@@ -208,12 +220,20 @@ impl PgToolServerService {
         Ok(server.record.integration.clone())
     }
 
-    /// Has a server expose other tools of its app: `choose` is given which it exposes now, by name.
+    /// Servers whose tools were made from another pack than these (apps and digests), some of them.
+    pub async fn outdated(&self, packs: &[(String, String)]) -> Result<Vec<(AccountId, String)>> {
+        let (apps, digests): (Vec<&str>, Vec<&str>) =
+            packs.iter().map(|(app, digest)| (app.as_str(), digest.as_str())).unzip();
+        let found = repository::made_otherwise(&mut *self.db.conn().await?, &apps, &digests).await?;
+        Ok(found.into_iter().filter_map(|(account, id)| Some((AccountId::parse(&account).ok()?, id))).collect())
+    }
+
+    /// Gives a server other tools of its app: `choose` is given which it exposes now.
     pub async fn expose(
         &self,
         account: &AccountId,
         id: &str,
-        choose: impl FnOnce(&AppLink, &[ToolDefinition]) -> Result<(Option<Vec<String>>, Vec<ToolDefinition>)> + Send,
+        choose: impl FnOnce(&AppLink) -> Result<OfApp> + Send,
     ) -> Result<ToolServer> {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
@@ -221,10 +241,11 @@ impl PgToolServerService {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             let Some(mut link) = row.link()? else { return Err(not_found(id)) };
             let mut settings = row.settings()?;
-            let (exposed, tools) = choose(&link, &settings.tool_definitions)?;
+            let OfApp { exposed, tools, url, pack } = choose(&link)?;
             let before = std::mem::take(&mut settings.tool_definitions);
             settings.tool_definitions = switched(tools, &before);
-            link.exposed = exposed;
+            settings.url = url;
+            (link.exposed, link.pack) = (exposed, pack);
             let kept = self.secrets(account, &row)?.of(&mut settings, &before)?;
             row.set(&settings, now)?;
             self.seal(account, &mut row, &kept);

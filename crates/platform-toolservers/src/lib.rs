@@ -42,7 +42,7 @@ mod source;
 mod tokens;
 
 pub use apps::{
-    AppCredentials, AppFunction, AppTool, AppTools, Connections, NewAppServer, NewMcpServer, OfferedServer,
+    AppCredentials, AppFunction, AppTool, AppTools, Connections, NewAppServer, NewMcpServer, OfApp, OfferedServer,
     check_tools, set_connected_in,
 };
 pub use authentication::{AuthenticationConfig, AuthenticationMethod};

@@ -245,7 +245,7 @@ impl ToolServer {
 }
 
 /// The app that a tool server was made from.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppLink {
     /// Slug of the app.
@@ -256,13 +256,16 @@ pub struct AppLink {
     pub connected: bool,
     /// Names of the tools that it exposes; `None` = all of the app.
     pub exposed: Option<Vec<String>>,
+    /// Digest of what the app's tools were made from.
+    #[serde(default)]
+    pub pack: String,
 }
 
 impl AppLink {
     /// As it is stored.
     pub(crate) fn stored(&self) -> Value {
         json!({"app": self.app, "connectionId": self.connection_id, "connected": self.connected,
-            "exposed": self.exposed})
+            "exposed": self.exposed, "pack": self.pack})
     }
 
     /// As it is sent (contract 04 §1).

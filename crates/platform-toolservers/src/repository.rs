@@ -2,7 +2,7 @@ use diesel::{
     dsl::sql,
     pg::Pg,
     prelude::*,
-    sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
+    sql_types::{Array, BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_access::RecordRef;
@@ -316,6 +316,24 @@ pub(crate) async fn set_connected(
     let app = sql::<Nullable<Jsonb>>("app || jsonb_build_object('connected', ").bind::<Bool, _>(connected).sql(")");
     diesel::update(of).set(tool_servers::app.eq(app)).execute(conn).await?;
     Ok(())
+}
+
+/// Servers of apps whose tools were made from other packs than these, a few of them.
+pub(crate) async fn made_otherwise(conn: &mut Conn, apps: &[&str], packs: &[&str]) -> Result<Vec<(String, String)>> {
+    #[derive(QueryableByName)]
+    struct Found {
+        #[diesel(sql_type = Text)]
+        account_id: String,
+        #[diesel(sql_type = Text)]
+        id: String,
+    }
+    let found = diesel::sql_query(
+        "SELECT s.account_id, s.id FROM tool_servers s \
+         JOIN unnest($1::text[], $2::text[]) AS now(app, pack) ON s.app ->> 'app' = now.app \
+         WHERE s.app ->> 'pack' IS DISTINCT FROM now.pack LIMIT 100",
+    );
+    let found = found.bind::<Array<Text>, _>(apps).bind::<Array<Text>, _>(packs).load::<Found>(conn).await?;
+    Ok(found.into_iter().map(|Found { account_id, id }| (account_id, id)).collect())
 }
 
 /// Deletes a server with its tokens; who refers to it loses the reference.

@@ -38,7 +38,10 @@ pub(crate) fn module(
     Module {
         groups: vec![group(Arc::new(services))],
         works: vec![Arc::new(Revocations(Arc::clone(connections)))],
-        keepers: vec![Keeper::new("connections", Arc::clone(connections).keep())],
+        keepers: vec![
+            Keeper::new("connections", Arc::clone(connections).keep()),
+            Keeper::new("tools of apps", Arc::clone(integrations).renew_servers()),
+        ],
         purges: vec![Purge::new("attempts to connect", |conn, now| Box::pin(purge_attempts(conn, now)))],
         ..Module::default()
     }
