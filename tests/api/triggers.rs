@@ -521,14 +521,22 @@ async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
 
     // What is told of such a run says so, too, whatever it is.
     let receiver = FakeToolServer::start();
-    let heard = agent(&app, json!({"name": "Heard", "webhookUrl": format!("{}/echo/thread", receiver.url())})).await;
+    let of_machines = json!({"url": format!("{}/echo/machine", receiver.url()), "events": ["sandbox.finished"]});
+    assert_eq!(app.post("/webhooks", of_machines).await.status, StatusCode::CREATED);
+    let machine = json!({"name": "m", "availableToolsGroupsUids": ["builtin-sandbox"]});
+    let machine = text(&app.post("/environments", machine).await.body["_id"]);
+    let heard = json!({"name": "Heard", "webhookUrl": format!("{}/echo/thread", receiver.url()),
+        "environmentId": machine});
+    let heard = agent(&app, heard).await;
     let server = server_of(&app, "webhook").await;
-    let made = trigger(&app, &server, "webhook", json!({"agentId": heard})).await;
+    let runs = json!({"agentId": heard, "messageTemplate": "/tool run_command {\"command\": \"true\"}\nDone"});
+    let made = trigger(&app, &server, "webhook", runs).await;
     let url = text(&made["webhookUrl"]);
     hook(&app, url.strip_prefix(app.url()).expect("ours"), &[], "{}").await;
     let told = eventually("its end is told", async || {
         let told = receiver.recorded();
-        told.iter().any(|of| of.json()["type"] == "thread.finished").then_some(told)
+        let is_told = |kind: &str| told.iter().any(|of| of.json()["type"] == kind);
+        (is_told("thread.finished") && is_told("sandbox.finished")).then_some(told)
     })
     .await;
     assert!(told.iter().any(|of| of.json()["data"]["state"] == "processing"), "{told:?}");

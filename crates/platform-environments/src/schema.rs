@@ -57,6 +57,7 @@ diesel::table! {
         started_by_type -> Text,
         started_by_id -> Text,
         conversation_id -> Nullable<Text>,
+        depth -> Int2,
         status -> Text,
         runtime -> Text,
         memory_mib -> Int4,

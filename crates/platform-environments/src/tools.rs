@@ -146,7 +146,13 @@ impl SandboxTools {
             }
             let request =
                 StartSandbox { timeout_minutes: Some(30), tenant_id: tenant.clone(), ..StartSandbox::default() };
-            let by = Starter { kind: worker, id: &id, conversation: Some(&call.scope.conversation), is_fresh: false };
+            let by = Starter {
+                kind: worker,
+                id: &id,
+                conversation: Some(&call.scope.conversation),
+                depth: call.scope.depth,
+                is_fresh: false,
+            };
             match environments.start_machine(call.account, environment, request, by).await {
                 Ok((_, live)) => return Ok(live.session.clone()),
                 Err(error) if error.code() == code::SESSION_ACTIVE => {}

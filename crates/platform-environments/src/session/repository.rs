@@ -39,6 +39,7 @@ pub(crate) struct SessionRow {
     pub started_by_type: String,
     pub started_by_id: String,
     pub conversation_id: Option<String>,
+    pub depth: i16,
     pub status: String,
     pub runtime: String,
     pub memory_mib: i32,

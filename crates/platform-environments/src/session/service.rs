@@ -324,7 +324,7 @@ impl SandboxService for PgEnvironments {
             Credential::Token { user, .. } => user.as_str(),
             Credential::Session(session) => session.id.as_str(),
         };
-        let by = Starter { kind: "api", id: starter, conversation: None, is_fresh: false };
+        let by = Starter { kind: "api", id: starter, conversation: None, depth: 0, is_fresh: false };
         Ok(self.start_machine(&caller.account, id, request, by).await?.0)
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Starter<'a> {
     pub id: &'a str,
     /// The chat or thread that it is for, and ends with.
     pub conversation: Option<&'a str>,
+    /// Triggers that led to it, one through the other.
+    pub depth: u8,
     /// It begins with nothing, whatever was saved.
     pub is_fresh: bool,
 }
@@ -89,6 +91,7 @@ impl PgEnvironments {
             started_by_type: by.kind.to_owned(),
             started_by_id: by.id.to_owned(),
             conversation_id: by.conversation.map(str::to_owned),
+            depth: by.depth.into(),
             status: "creating".to_owned(),
             runtime: config.runtime.clone(),
             memory_mib: i32::try_from(config.memory_mib).unwrap_or(i32::MAX),
@@ -336,6 +339,7 @@ impl PgEnvironments {
             let event = Event {
                 tenant: session.tenant_id.as_deref(),
                 project: project.as_deref(),
+                depth: u8::try_from(session.depth).unwrap_or(u8::MAX),
                 ..Event::new(&account, "sandbox.finished", data)
             };
             publish_in(conn, vec![event], now).await?;

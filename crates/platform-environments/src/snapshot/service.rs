@@ -228,7 +228,7 @@ impl PgEnvironments {
     async fn make_first(self: &Arc<Self>, snapshot: NewSnapshot) -> Result<()> {
         let account = &AccountId::parse(&snapshot.account_id).expect("only ids are stored");
         let request = StartSandbox { timeout_minutes: Some(30), ..StartSandbox::default() };
-        let by = Starter { kind: "api", id: &snapshot.id, conversation: None, is_fresh: true };
+        let by = Starter { kind: "api", id: &snapshot.id, conversation: None, depth: 0, is_fresh: true };
         let started = self.start_machine(account, &snapshot.environment_id, request, by).await;
         let live = match started {
             Ok((_, live)) => live,

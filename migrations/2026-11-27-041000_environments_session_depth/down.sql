@@ -1,0 +1,1 @@
+ALTER TABLE sandbox_sessions DROP COLUMN depth;
