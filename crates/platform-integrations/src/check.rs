@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use http::HeaderName;
+use jsonschema::error::ValidationErrorKind;
 use platform_egress::Url;
 use platform_toolservers::{REFUSED_TOOL_HEADERS, TOOL_FIELDS, check_tools};
 use serde_json::Value;
@@ -18,6 +19,9 @@ use crate::{
 
 /// Slugs that stand for something else in addresses (contract 08).
 const RESERVED: [&str; 6] = ["servers", "connected", "connections", "callback", "refresh", "accounts"];
+
+/// So many problems of the shape of a file are told.
+const MOST_PROBLEMS: usize = 50;
 
 const SLUG: &str = "^[a-z0-9][a-z0-9-]{0,63}$";
 const FIELD_TYPES: [&str; 3] = ["string", "number", "boolean"];
@@ -60,7 +64,7 @@ pub fn read_pack(text: &str) -> Result<Pack, Vec<Problem>> {
         vec![Problem { line, message: error.to_string() }]
     };
     let raw: Value = serde_yaml_ng::from_str(text).map_err(unreadable)?;
-    let pack: Pack = serde_yaml_ng::from_str(text).map_err(unreadable)?;
+    let pack: Pack = serde_yaml_ng::from_str(text).map_err(|error| shape_problems(text, &raw, unreadable(error)))?;
     let mut found = Finder { text, problems: Vec::new() };
     found.pack(&pack, &raw);
     if found.problems.is_empty() {
@@ -68,6 +72,53 @@ pub fn read_pack(text: &str) -> Result<Pack, Vec<Problem>> {
     }
     found.problems.sort_by_key(|problem| problem.line);
     Err(found.problems)
+}
+
+/// Everything in a file that has not the shape of a pack; `first`: what was found when it was read.
+fn shape_problems(text: &str, raw: &Value, first: Vec<Problem>) -> Vec<Problem> {
+    let Ok(schema) = jsonschema::validator_for(&pack_schema()) else { return first };
+    let told = |pointer: &str, message: &str| {
+        let at = pointer.trim_start_matches('/').replace('/', ".");
+        Problem { line: line_of(text, pointer), message: format!("{at}: {message}") }
+    };
+    let problems = |error: jsonschema::ValidationError<'_>| {
+        let path = error.instance_path().to_string();
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } => {
+                unexpected.iter().map(|key| told(&format!("{path}/{key}"), "there is no such key")).collect()
+            }
+            _ => vec![told(&path, &error.to_string())],
+        }
+    };
+    let mut found: Vec<Problem> = schema.iter_errors(raw).flat_map(problems).take(MOST_PROBLEMS).collect();
+    found.sort_by_key(|problem| problem.line);
+    if found.is_empty() { first } else { found }
+}
+
+/// The line of a block of YAML at which a JSON pointer points, as far as each of its steps begins a line.
+fn line_of(text: &str, pointer: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut at = 0;
+    for (depth, step) in pointer.split('/').skip(1).enumerate() {
+        let rest = || lines.iter().enumerate().skip(at);
+        let found = match step.parse::<usize>() {
+            Ok(index) => {
+                let first = rest().find(|(_, line)| line.trim_start().starts_with("- ")).map(|(_, line)| indent(line));
+                let is_item = |line: &str| line.trim_start().starts_with("- ") && Some(indent(line)) == first;
+                rest().filter(|(_, line)| is_item(line)).nth(index)
+            }
+            Err(_) => {
+                let is_key = |line: &str| {
+                    let key = line.trim_start().trim_start_matches("- ");
+                    key.starts_with(&format!("{step}:")) && (depth > 0 || indent(line) == 0)
+                };
+                rest().find(|(_, line)| is_key(line))
+            }
+        };
+        at = found.map_or(at, |(line, _)| line);
+    }
+    at + 1
 }
 
 struct Finder<'a> {
@@ -417,6 +468,21 @@ eventTypes:
             let mut bad = good.clone();
             bad[field] = value;
             assert!(!schema.is_valid(&bad), "{field}");
+        }
+    }
+
+    #[test]
+    fn all_that_has_not_the_shape_of_a_pack_is_told_at_once_each_with_its_line() {
+        let wrong = GOOD.replace("name: App", "name: [App]").replace("type: webhook", "type: carrier-pigeon");
+        let wrong = format!(
+            "{wrong}  - slug: second\n    name: Second\n    type: webhook\n    payload: 7\n    colour: red\ncolour: red\n"
+        );
+        let problems = read_pack(&wrong).expect_err("it is wrong");
+        let lines: Vec<usize> = problems.iter().map(|problem| problem.line).collect();
+        let all = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
+        assert_eq!(lines, [3, 14, 19, 20, 21], "{all}");
+        for said in ["name: [\"App\"]", "eventTypes.0.type", "eventTypes.1.colour: there", "; colour: there"] {
+            assert!(all.contains(said), "{said} in {all}");
         }
     }
 
