@@ -1,4 +1,4 @@
-use std::fmt::Display;
+use std::{fmt::Display, io};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -44,6 +44,25 @@ pub fn memory_of(json: &[u8]) -> usize {
         }
     }
     memory
+}
+
+/// Bytes of a value as JSON; `None` when there are more than so many, beyond which nothing is looked at.
+pub fn json_length(value: &impl Serialize, most: usize) -> Option<usize> {
+    struct Counted {
+        left: usize,
+    }
+    impl io::Write for Counted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.left = self.left.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counted = Counted { left: most };
+    serde_json::to_writer(&mut counted, value).ok().map(|()| most - counted.left)
 }
 
 /// Bytes of memory that a value takes, about.

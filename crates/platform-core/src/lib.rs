@@ -31,8 +31,8 @@ pub use error::{Code, Error, ErrorKind, Result};
 pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{
-    MOST_NULLS, Object, check_size, check_types, drop_null, heap_bytes, lower_case, memory_of, misfit, overlay, parse,
-    without_nul,
+    MOST_NULLS, Object, check_size, check_types, drop_null, heap_bytes, json_length, lower_case, memory_of, misfit,
+    overlay, parse, without_nul,
 };
 pub use money::Money;
 pub use page::{MOST_LISTED, Page, fitting};

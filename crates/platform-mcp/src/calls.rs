@@ -4,7 +4,9 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
-use platform_core::{Credential, Error, Id, Object, Result, Timestamp, millis, run_blocking, sha256_hex, spawn};
+use platform_core::{
+    Credential, Error, Id, Object, Result, Timestamp, json_length, millis, run_blocking, sha256_hex, spawn,
+};
 use platform_db::{Idempotency, code::IDEMPOTENCY_IN_PROGRESS};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
@@ -33,10 +35,13 @@ const MOST_NAME: usize = 200;
 /// What stands before the state of an approval.
 const STATE: &str = "approval.";
 
-/// Bytes of a value as JSON.
-fn length(value: &Value) -> Result<i64> {
-    let json = serde_json::to_vec(value).map_err(Error::internal)?;
-    Ok(i64::try_from(json.len()).unwrap_or(i64::MAX))
+/// Arguments and results that are longer are measured beside the threads that serve others, in bytes.
+const SHORT: usize = 16 << 10;
+
+/// Bytes of the arguments and of the result of a call as JSON; `None` when there are more than so many.
+fn lengths(arguments: &Object, result: &Value, most: usize) -> Option<[i64; 2]> {
+    let length = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
+    Some([length(json_length(arguments, most)?), length(json_length(result, most)?)])
 }
 
 /// What came of a call.
@@ -171,20 +176,26 @@ impl Calling {
     async fn note(&self, outcome: Outcome, code: Option<String>, result: Value) -> Value {
         self.is_noted.set(true);
         let mut row = self.row(outcome, code);
-        let (arguments, keeps) = (Value::Object(self.arguments.clone()), self.keeps_payloads);
-        // Both may be long.
-        let measured = run_blocking(move || {
-            let lengths = [length(&arguments)?, length(&result)?];
-            Ok((lengths, keeps.then(|| [arguments, result.clone()]), result))
-        });
-        match measured.await {
-            Ok((lengths, payloads, result)) => {
-                [row.request_bytes, row.response_bytes] = lengths;
-                self.gateway.audit.note(row, payloads).await;
-                result
+        let payloads = |arguments: &Object, result: &Value| [Value::Object(arguments.clone()), result.clone()];
+        let (payloads, result) = if let Some(lengths) = lengths(&self.arguments, &result, SHORT) {
+            [row.request_bytes, row.response_bytes] = lengths;
+            (self.keeps_payloads.then(|| payloads(&self.arguments, &result)), result)
+        } else {
+            let (arguments, keeps) = (self.arguments.clone(), self.keeps_payloads);
+            let measured = run_blocking(move || {
+                let lengths = lengths(&arguments, &result, usize::MAX).unwrap_or_default();
+                Ok((lengths, keeps.then(|| payloads(&arguments, &result)), result))
+            });
+            match measured.await {
+                Ok((lengths, payloads, result)) => {
+                    [row.request_bytes, row.response_bytes] = lengths;
+                    (payloads, result)
+                }
+                Err(error) => return error_result(error.code().as_str(), error.message(), &[]),
             }
-            Err(error) => error_result(error.code().as_str(), error.message(), &[]),
-        }
+        };
+        self.gateway.audit.note(row, payloads).await;
+        result
     }
 
     /// The row of a call, without its payloads and their lengths.

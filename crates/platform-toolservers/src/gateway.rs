@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use platform_core::{AccountId, Code, Error, Object, Result};
-use rmcp::model::{CallToolRequestParams, CallToolResponse, RequestMetaObject};
+use rmcp::model::{CallToolRequestParams, RequestMetaObject};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -191,15 +191,4 @@ fn as_result(value: Value) -> Value {
         result["structuredContent"] = value;
     }
     result
-}
-
-/// What an upstream answered as JSON.
-pub(crate) fn answered(response: CallToolResponse) -> std::result::Result<Value, serde_json::Error> {
-    match response {
-        CallToolResponse::Complete(result) => serde_json::to_value(result),
-        CallToolResponse::InputRequired(asked) => serde_json::to_value(asked),
-        _ => {
-            serde_json::from_str("{\"isError\":true,\"content\":[{\"type\":\"text\",\"text\":\"UNSUPPORTED_RESULT\"}]}")
-        }
-    }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{AccountId, Object, run_blocking, sha256_hex, spawn, without_nul};
+use platform_core::{AccountId, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::{Redactor, Secret};
 use rmcp::{
@@ -26,6 +26,7 @@ use rmcp::{
         StreamableHttpError,
     },
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, OnceCell, mpsc},
@@ -36,7 +37,6 @@ use crate::{
     apps::Connections,
     definition::{FunctionDefinition, HttpMethod, MOST_MEMORY, ToolDefinition},
     failure::Failure,
-    gateway::answered,
     mcp_http::McpHttp,
     mcp_updates::{McpUpdate, UpdateListener, WithProgress},
     server::{Credentials, Server, UpstreamCredentials},
@@ -50,6 +50,8 @@ const MOST_CONNECTIONS: u64 = 1000;
 /// A server that ends a subscription is subscribed to again after this.
 const BETWEEN_SUBSCRIPTIONS: Duration = Duration::from_mins(1);
 
+/// What is longer is read and masked beside the threads that serve others, in bytes.
+const SHORT: usize = 16 << 10;
 /// All tools of a server together, in bytes.
 const MOST_LIST: usize = 1 << 20;
 /// A larger tool would fill every prompt, in bytes.
@@ -216,7 +218,7 @@ impl McpClients {
         }));
         let (result, connection) = within(longest, self.placed(server, called)).await?;
         let failed = result.is_error == Some(true);
-        let value = self.handed_on(&connection, move || Ok(read(result))).await?;
+        let value = self.handed_on(&connection, result, |result| Ok(read(result))).await?;
         if failed {
             let failure = Failure::new("UPSTREAM_ERROR", "The tool says that it failed.");
             return Err(Failure { body: Some(value), ..failure });
@@ -262,13 +264,12 @@ impl McpClients {
         }));
         let (answer, connection) = within(longest, self.placed(server, called)).await?;
         match answer {
-            Ok(answer) => {
-                let unreadable = |error: serde_json::Error| Failure::new("UPSTREAM_ERROR", error.to_string());
-                Ok(Ok(self.handed_on(&connection, move || answered(answer).map_err(unreadable)).await?))
-            }
+            Ok(CallToolResponse::Complete(result)) => Ok(Ok(self.handed_on(&connection, result, as_json).await?)),
+            Ok(CallToolResponse::InputRequired(asked)) => Ok(Ok(self.handed_on(&connection, asked, as_json).await?)),
+            Ok(_) => Err(Failure::new("UPSTREAM_ERROR", "The server answers in a way that is not known here.")),
             Err(ServiceError::McpError(error)) => {
                 let told = json!({"message": error.message, "data": error.data});
-                let mut told = self.handed_on(&connection, move || Ok(told)).await?;
+                let mut told = self.handed_on(&connection, told, Ok).await?;
                 let message = told["message"].as_str().unwrap_or_default().to_owned();
                 let data = Some(told["data"].take()).filter(|data| !data.is_null());
                 Ok(Err((error.code.0, message, data)))
@@ -278,20 +279,24 @@ impl McpClients {
     }
 
     /// What came over a connection, which may be long, without secrets.
-    async fn handed_on(
+    async fn handed_on<T: Serialize + Send + 'static>(
         &self,
         connection: &Connection,
-        read: impl FnOnce() -> Result<Value, Failure> + Send + 'static,
+        told: T,
+        read: impl FnOnce(T) -> Result<Value, Failure> + Send + 'static,
     ) -> Result<Value, Failure> {
         let (redactor, most) = (connection.redactor.clone(), self.egress.most_bytes());
-        let made = move || {
-            Ok(read().and_then(|value| {
-                let value = redactor.value(value);
-                let is_too_long = most > 0 && value.to_string().len() > most;
-                if is_too_long { Err(too_long()) } else { Ok(value) }
-            }))
+        let is_short = json_length(&told, SHORT).is_some();
+        let hand_on = move || {
+            let value = redactor.value(read(told)?);
+            let fits = most == 0 || json_length(&value, most).is_some();
+            if fits { Ok(value) } else { Err(too_long()) }
         };
-        run_blocking(made).await.unwrap_or_else(|error| Err(Failure::new("UPSTREAM_ERROR", error.message())))
+        if is_short {
+            return hand_on();
+        }
+        let handed_on = run_blocking(move || Ok(hand_on())).await;
+        handed_on.unwrap_or_else(|error| Err(Failure::new("UPSTREAM_ERROR", error.message())))
     }
 
     /// Does something when the server's account has a place among the requests that are made at once.
@@ -574,6 +579,11 @@ fn read(result: CallToolResult) -> Value {
     let texts: Option<Vec<&str>> =
         parts.iter().map(|part| part["text"].as_str().filter(|_| part["type"] == "text")).collect();
     texts.map_or_else(|| Value::Array(parts.clone()), |texts| Value::from(texts.join("\n")))
+}
+
+/// What an upstream answered, as JSON.
+fn as_json(answer: impl Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(answer).map_err(|error| Failure::new("UPSTREAM_ERROR", error.to_string()))
 }
 
 /// A tool of an MCP server as a definition, without secrets that it echoes.
