@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use diesel::{
     dsl::{count_star, sql},
     prelude::*,
-    sql_types::{BigInt, Bool},
+    sql_types::{Array, BigInt, Bool, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
@@ -241,7 +241,7 @@ pub(crate) async fn set_switches(
     Ok(())
 }
 
-#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
+#[derive(Debug, Clone, Queryable, Selectable)]
 #[diesel(table_name = mcp_audit)]
 pub(crate) struct CallRow {
     pub account_id: String,
@@ -281,8 +281,33 @@ impl From<CallRow> for AuditRow {
     }
 }
 
+/// One statement for any number of rows, which is planned once.
 pub(crate) async fn insert_calls(conn: &mut Conn, rows: &[CallRow]) -> Result<()> {
-    diesel::insert_into(mcp_audit::table).values(rows).execute(conn).await?;
+    let texts = |of: fn(&CallRow) -> &str| rows.iter().map(of).collect::<Vec<_>>();
+    let numbers = |of: fn(&CallRow) -> i64| rows.iter().map(of).collect::<Vec<_>>();
+    let optional = |of: fn(&CallRow) -> Option<&str>| rows.iter().map(of).collect::<Vec<_>>();
+    diesel::sql_query(
+        "INSERT INTO mcp_audit (account_id, id, timestamp_ms, subject, profile_id, tool_server_id, tool_name, outcome, \
+         duration_ms, request_bytes, response_bytes, error_code, arguments, result) SELECT * FROM unnest($1::text[], \
+         $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[], \
+         $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[])",
+    )
+    .bind::<Array<Text>, _>(texts(|row| &row.account_id))
+    .bind::<Array<Text>, _>(texts(|row| &row.id))
+    .bind::<Array<BigInt>, _>(numbers(|row| row.timestamp_ms))
+    .bind::<Array<Text>, _>(texts(|row| &row.subject))
+    .bind::<Array<Text>, _>(texts(|row| &row.profile_id))
+    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.tool_server_id.as_deref()))
+    .bind::<Array<Text>, _>(texts(|row| &row.tool_name))
+    .bind::<Array<Text>, _>(texts(|row| &row.outcome))
+    .bind::<Array<BigInt>, _>(numbers(|row| row.duration_ms))
+    .bind::<Array<BigInt>, _>(numbers(|row| row.request_bytes))
+    .bind::<Array<BigInt>, _>(numbers(|row| row.response_bytes))
+    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.error_code.as_deref()))
+    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.arguments.as_deref()))
+    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.result.as_deref()))
+    .execute(conn)
+    .await?;
     Ok(())
 }
 
@@ -326,21 +351,11 @@ pub(crate) async fn calls(
 pub(crate) async fn purge_calls(conn: &mut Conn, before: Timestamp) -> Result<()> {
     // A few at a time: nobody waits for it.
     loop {
-        let old = mcp_audit::table
-            .filter(mcp_audit::timestamp_ms.lt(before.0))
-            .limit(5000)
-            .select((mcp_audit::account_id, mcp_audit::id))
-            .load::<(String, String)>(conn)
-            .await?;
-        if old.is_empty() {
+        let some = diesel::sql_query(
+            "DELETE FROM mcp_audit WHERE ctid = ANY(ARRAY(SELECT ctid FROM mcp_audit WHERE timestamp_ms < $1 LIMIT 5000))",
+        );
+        if some.bind::<BigInt, _>(before.0).execute(conn).await? == 0 {
             return Ok(());
         }
-        let (accounts, ids): (Vec<String>, Vec<String>) = old.into_iter().unzip();
-        let these = sql::<Bool>("(account_id, id) IN (SELECT * FROM unnest(")
-            .bind::<diesel::sql_types::Array<diesel::sql_types::Text>, _>(accounts)
-            .sql("::text[], ")
-            .bind::<diesel::sql_types::Array<diesel::sql_types::Text>, _>(ids)
-            .sql("::text[]))");
-        diesel::delete(mcp_audit::table.filter(these)).execute(conn).await?;
     }
 }

@@ -33,7 +33,7 @@ diesel::table! {
 }
 
 diesel::table! {
-    mcp_audit (account_id, id) {
+    mcp_audit (account_id, timestamp_ms, id) {
         account_id -> Text,
         id -> Text,
         timestamp_ms -> Int8,
