@@ -39,6 +39,6 @@ pub use page::{MOST_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
 pub use strict::Strict;
-pub use task::{TRACES, run_blocking, run_detached, spawn};
+pub use task::{TRACES, run_blocking, run_detached, run_sized, spawn};
 pub use time::{Clock, SystemClock, Timestamp, millis};
 pub use words::search_words;

@@ -1,8 +1,11 @@
-use std::future::Future;
+use std::{future::Future, num::NonZero, sync::LazyLock, thread::available_parallelism};
 
 use crate::{Error, Result};
 
-use tokio::task::JoinHandle;
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinHandle,
+};
 use tracing::{Instrument, Span};
 
 /// Target of the spans that become traces; they are in no log.
@@ -31,4 +34,25 @@ pub fn run_detached<T: Send + 'static>(
 /// Does what takes long (compiling rules and schemas, reading large texts) beside the threads that serve others.
 pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
+}
+
+/// Bytes that are read in some hundred microseconds at most.
+const FEW_BYTES: usize = 64 << 10;
+
+/// Threads that read many bytes: no more than can work at once, for each keeps the memory of the largest that it read.
+static READERS: LazyLock<Runtime> = LazyLock::new(|| {
+    let threads = available_parallelism().map_or(1, NonZero::get);
+    let pool = Builder::new_current_thread().thread_name("reader").max_blocking_threads(threads).build();
+    pool.expect("a pool without drivers is built")
+});
+
+/// Reads so many bytes: few at once, many beside the threads that serve others.
+pub async fn run_sized<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if bytes <= FEW_BYTES {
+        return work();
+    }
+    READERS.spawn_blocking(work).await.map_err(Error::internal)?
 }

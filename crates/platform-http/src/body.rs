@@ -14,7 +14,7 @@ use futures_util::{FutureExt, StreamExt};
 use platform_core::{Code, Error, FairPermit, Result};
 use tokio::task::yield_now;
 
-use crate::{code, gate::SMALL_BODY, http::Http, request::check_json, route::Route};
+use crate::{code, gate::SMALL_BODY, http::Http, route::Route};
 
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,13 +69,7 @@ pub(crate) async fn read(
     };
     let slow = |_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly.");
     let body = tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)??;
-    if is_ignored {
-        return Ok(Bytes::new());
-    }
-    if !route.is_raw {
-        check_json(&body)?;
-    }
-    Ok(body)
+    Ok(if is_ignored { Bytes::new() } else { body })
 }
 
 /// Whether nothing more of a body comes; what of it is there already is read and thrown away.

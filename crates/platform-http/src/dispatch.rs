@@ -206,17 +206,17 @@ async fn handle(
         }
         let whose = whose(http, identity.as_deref(), request);
         let comes_as_files = |upload: &Upload| !(upload.or_json && body::says_json(request.headers()));
-        let Received { body, fields, parts } = match route.upload.filter(comes_as_files) {
+        let (Received { body, fields, parts }, memory) = match route.upload.filter(comes_as_files) {
             Some(Upload { most_bytes, .. }) => {
-                multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?
+                (multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?, 0)
             }
             None => {
                 let body = body::read(http, route, &whose, request.headers(), payload).await?;
-                let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
-                Received { body, fields, parts: Vec::new() }
+                let (fields, memory) = Fields::checked(&body, route.is_raw).await?;
+                (Received { body, fields, parts: Vec::new() }, memory)
             }
         };
-        let room = if parts.is_empty() { http.gate.json(&whose, &body).await? } else { None };
+        let room = http.gate.json(&whose, memory).await?;
         let query = query(request.query_string())?;
         let ignored = ignored(route, &query, &fields)?;
         let given = |name| parameter(route, request.path(), name);
@@ -234,7 +234,7 @@ async fn handle(
             headers: request.headers().clone(),
             client: http.gate.client(request),
             body,
-            fields,
+            fields: Arc::new(fields),
             parts,
             method: request.method().clone(),
             once: None,

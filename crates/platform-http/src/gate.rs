@@ -10,9 +10,7 @@ use std::{
 use actix_web::HttpRequest;
 use futures_util::FutureExt;
 use ipnet::IpNet;
-use platform_core::{
-    AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined, memory_of, sha256_hex,
-};
+use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined, sha256_hex};
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
 use tracing::warn;
@@ -194,9 +192,9 @@ impl Gate {
         timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
-    /// Room for the values of a body that takes much memory.
-    pub(crate) async fn json(&self, whose: &String, body: &[u8]) -> Result<Option<FairPermit<String>>> {
-        let pieces = memory_of(body) / JSON_PIECE;
+    /// Room for the values of a body that take so much memory.
+    pub(crate) async fn json(&self, whose: &String, memory: usize) -> Result<Option<FairPermit<String>>> {
+        let pieces = memory / JSON_PIECE;
         if pieces == 0 {
             return Ok(None);
         }

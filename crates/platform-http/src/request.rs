@@ -11,7 +11,7 @@ use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
     Caller, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict, check_size,
-    drop_null, misfit,
+    drop_null, memory_of, misfit, run_sized,
 };
 use platform_db::{Db, Idempotency};
 use serde::{
@@ -59,7 +59,7 @@ pub struct Request {
     /// The body as it was sent; of one with files their names and digests.
     pub body: Bytes,
     /// The top level of the body.
-    pub(crate) fields: Fields,
+    pub(crate) fields: Arc<Fields>,
     /// The files of a body that has some.
     pub parts: Vec<Part>,
     pub(crate) method: Method,
@@ -198,8 +198,9 @@ impl Request {
     /// Sets a field of the body.
     pub(crate) fn set_field(&mut self, name: &str, value: &str) -> Result<()> {
         let json = serde_json::value::to_raw_value(value).map_err(Error::internal)?;
-        self.fields.0.insert(name.to_owned(), json);
-        self.body = serde_json::to_vec(&self.fields.0).map_err(Error::internal)?.into();
+        let fields = Arc::make_mut(&mut self.fields);
+        fields.0.insert(name.to_owned(), json);
+        self.body = serde_json::to_vec(&fields.0).map_err(Error::internal)?.into();
         Ok(())
     }
 
@@ -219,9 +220,13 @@ impl Request {
     }
 
     /// The body as a type; an empty body is `{}`, and what is `null` counts as absent (contract 00 §2.9).
-    pub fn body<T: DeserializeOwned>(&self) -> Result<T> {
-        let given = self.fields.without_nulls()?;
-        Self::read(given.as_deref().unwrap_or(&self.body))
+    pub async fn body<T: DeserializeOwned + Send + 'static>(&self) -> Result<T> {
+        let (fields, body) = (Arc::clone(&self.fields), self.body.clone());
+        let read = move || {
+            let given = fields.without_nulls()?;
+            Self::read(given.as_deref().unwrap_or(&body))
+        };
+        run_sized(self.body.len(), read).await
     }
 
     fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
@@ -246,9 +251,9 @@ impl Request {
 
     /// The fields of a body with files as a type, converted as those of a query are. A body that came as JSON instead is
     /// read as such.
-    pub fn form<T: DeserializeOwned>(&self) -> Result<T> {
+    pub async fn form<T: DeserializeOwned + Send + 'static>(&self) -> Result<T> {
         if says_json(&self.headers) {
-            return self.body();
+            return self.body().await;
         }
         let fields = self.fields.names().filter_map(|name| Some((name.clone(), self.fields.text(name)?)));
         typed(&fields.collect())
@@ -272,8 +277,9 @@ impl Request {
     }
 
     /// The body of a PATCH, in which `null` has a meaning.
-    pub fn patch(&self) -> Result<Object> {
-        Self::read(&self.body)
+    pub async fn patch(&self) -> Result<Object> {
+        let body = self.body.clone();
+        run_sized(body.len(), move || Self::read(&body)).await
     }
 
     /// The slice of a collection (contract 00 §4), as large as its route says.
@@ -394,7 +400,7 @@ pub fn percent_decode(text: &str) -> String {
 }
 
 /// The top level of a body: an object, each name once.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Fields(BTreeMap<String, Box<RawValue>>);
 
 impl Fields {
@@ -405,6 +411,19 @@ impl Fields {
         }
         serde_json::from_slice(body)
             .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))
+    }
+
+    /// The same of a body that came from outside, unless it is for its route to read; and the memory that its values take.
+    pub async fn checked(body: &Bytes, is_raw: bool) -> Result<(Self, usize)> {
+        let body = body.clone();
+        run_sized(body.len(), move || {
+            if is_raw {
+                return Ok((Self::default(), memory_of(&body)));
+            }
+            check_json(&body)?;
+            Ok((Self::of(&body)?, memory_of(&body)))
+        })
+        .await
     }
 
     pub fn names(&self) -> impl Iterator<Item = &String> {

@@ -2,10 +2,11 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
-use platform_core::{Caller, Result};
+use platform_core::{Caller, Result, run_sized};
 use platform_db::Notice;
 use platform_toolservers::{McpUpdate, TOOL_SERVER};
 use platform_vault::Secret;
@@ -100,13 +101,14 @@ impl PgMcpGateway {
     pub async fn answer(
         self: &Arc<Self>,
         asking: Asking,
-        body: &[u8],
+        body: &Bytes,
         may: impl AsyncFn(Kind, &str) -> Result<()>,
     ) -> Result<McpReply> {
         let subject = Subject::of(&asking.caller, &asking.claims);
         // Who may not see the profile learns nothing more.
         let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
-        let message = match Message::read(body, &asking.headers) {
+        let (bytes, headers) = (body.clone(), asking.headers.clone());
+        let message = match run_sized(body.len(), move || Ok(Message::read(&bytes, &headers))).await? {
             Ok(Incoming::Request(message)) => message,
             Ok(Incoming::Notification) => return Ok(McpReply::Nothing(202)),
             Err(failure) => return Ok(failure.into()),

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use platform_core::{AccountId, Checks, Object, Result, run_blocking};
+use platform_core::{AccountId, Checks, Object, Result, run_sized};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -9,8 +9,6 @@ use crate::{ChildPool, Schema};
 
 /// Problems told to a model that is asked again.
 const MOST_PROBLEMS: usize = 10;
-/// A longer answer is read beside the threads that serve others.
-const LONG_ANSWER: usize = 16_384;
 
 /// The schema that final answers must satisfy (contract 02 §9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -88,9 +86,8 @@ impl OutputSchema {
     /// The object an answer holds, or what is wrong with it, fit for the model. A code fence around it is taken off.
     pub async fn check(&self, answer: &str) -> Result<std::result::Result<Object, String>> {
         let text = unfenced(answer).to_owned();
-        let parse = move || platform_core::parse::<Value>(text.as_bytes());
-        let parsed = if answer.len() > LONG_ANSWER { run_blocking(move || Ok(parse())).await? } else { parse() };
-        let value = match parsed {
+        let parse = move || Ok(platform_core::parse::<Value>(text.as_bytes()));
+        let value = match run_sized(answer.len(), parse).await? {
             Ok(value) => value,
             Err(error) => return Ok(Err(format!("The answer is not JSON: {error}."))),
         };

@@ -6,8 +6,11 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use futures_util::FutureExt;
-use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, millis, parse, sha256_hex, without_nul};
+use platform_core::{
+    AccountId, Error, Id, Object, Result, Timestamp, hex, millis, parse, run_sized, sha256_hex, without_nul,
+};
 use platform_db::GroupWriter;
 use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRule, at_path};
 use platform_jobs::{Run, traceparent};
@@ -97,7 +100,7 @@ impl PgTriggers {
     }
 
     /// A request came to an address that we gave out. `TRIGGER_NOT_FOUND`, `UNAUTHENTICATED`.
-    pub async fn receive(&self, token: &str, headers: &dyn RequestHeaders, body: &[u8]) -> Result<Received> {
+    pub async fn receive(&self, token: &str, headers: &dyn RequestHeaders, body: &Bytes) -> Result<Received> {
         let trigger = self.by_token(token).await?;
         let account = trigger.row.account();
         let connector = self.integrations.connector(&trigger.row.app)?;
@@ -111,7 +114,9 @@ impl PgTriggers {
             self.verify(&account, &trigger, rule, headers, body, now).await?;
         }
         self.count_sent(&account, body.len())?;
-        let payload = parse(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into());
+        let bytes = body.clone();
+        let read = move || Ok(parse(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into()));
+        let payload: Value = run_sized(body.len(), read).await?;
         if let Some(handshake) = &event.handshake {
             let says = |(path, wanted): (&String, &Value)| at_path(&payload, path) == Some(wanted);
             if !handshake.when.is_empty() && handshake.when.iter().all(says) {

@@ -7,7 +7,9 @@ use diesel_async::AsyncConnection;
 use platform_agents::NewThread;
 use platform_chat::NewMessage;
 use platform_conversation::TriggerOrigin;
-use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Id, Object, Origin, Result, run_blocking};
+use platform_core::{
+    AccountId, Caller, Credential, Error, ErrorKind, Id, Object, Origin, Result, run_blocking, run_sized,
+};
 use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
@@ -66,7 +68,9 @@ impl Work for ProcessWork {
         let (Some((event, payload)), Some(trigger)) = (event, trigger) else {
             return end_in(&mut *triggers.db.conn().await?, run).await;
         };
-        let payload: Arc<Value> = run_blocking(move || serde_json::from_str(&payload).map_err(Error::internal)).await?;
+        let bytes = payload.len();
+        let read = move || serde_json::from_str(&payload).map_err(Error::internal);
+        let payload: Arc<Value> = run_sized(bytes, read).await?;
         let judged = triggers.judge(&account, &trigger, &event, &payload).await?;
         let prompt = triggers.prompt(&trigger, &event, &payload);
         drop((payload, place));

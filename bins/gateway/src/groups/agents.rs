@@ -61,7 +61,7 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
     let agents = &services.agents;
-    let agent = agents.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    let agent = agents.create(request.caller()?, request.body().await?, request.once.as_ref()).await?;
     Ok(Answer::created(&agent)?.etag(agent.version))
 }
 
@@ -94,7 +94,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("agentId"));
-    let agent = services.agents.update(account, id, request.patch()?, &request.if_match()?).await?;
+    let agent = services.agents.update(account, id, request.patch().await?, &request.if_match()?).await?;
     Ok(Answer::ok(&agent)?.etag(agent.version))
 }
 
@@ -113,7 +113,7 @@ async fn evaluation_config(services: Arc<Services>, request: Request) -> Result<
 
 async fn update_evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("agentId"));
-    Answer::ok(&services.agents.update_evaluation_config(account, id, request.patch()?).await?)
+    Answer::ok(&services.agents.update_evaluation_config(account, id, request.patch().await?).await?)
 }
 
 async fn daily_costs(services: Arc<Services>, request: Request) -> Result<Answer> {

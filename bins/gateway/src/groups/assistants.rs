@@ -71,7 +71,7 @@ async fn list(assistants: Arc<dyn AssistantService>, request: Request) -> Result
 
 async fn create(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
     let assistants = &assistants;
-    let assistant = assistants.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    let assistant = assistants.create(request.caller()?, request.body().await?, request.once.as_ref()).await?;
     Ok(Answer::created(&assistant)?.etag(assistant.version))
 }
 
@@ -90,7 +90,7 @@ async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<
 
 async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
     let (account, identifier) = (&request.caller()?.account, request.path("identifier"));
-    let assistant = assistants.update(account, identifier, request.patch()?, &request.if_match()?).await?;
+    let assistant = assistants.update(account, identifier, request.patch().await?, &request.if_match()?).await?;
     Ok(Answer::ok(&assistant)?.etag(assistant.version))
 }
 

@@ -133,7 +133,8 @@ fn chat(request: &Request) -> Result<(&AccountId, &str, Id<Chat>)> {
 async fn send(services: Arc<Services>, request: Request) -> Result<Answer> {
     let query: SendQuery = request.query()?;
     let (caller, assistant) = (request.caller()?, request.path("identifier"));
-    let (mut message, source, once) = (request.body::<NewMessage>()?, request.api_source(), request.once.as_ref());
+    let (mut message, source, once) =
+        (request.body::<NewMessage>().await?, request.api_source(), request.once.as_ref());
     message.skip_summarization |= query.skip_summarization == Some(true);
     if query.r#async == Some(true) {
         let accepted = services.chat.send(caller, assistant, message, source, once).await?;
@@ -152,7 +153,7 @@ async fn among(services: &Services, request: &Request) -> Result<Option<Vec<Stri
 }
 
 async fn filter(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (page, mut filter) = (chat_page(&request)?, request.body::<ChatFilter>()?);
+    let (page, mut filter) = (chat_page(&request)?, request.body::<ChatFilter>().await?);
     filter.among = among(&services, &request).await?;
     filter.within = request.within().await?;
     let chats = services.chat.list(request.caller()?, filter, page).await?;
@@ -180,7 +181,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    let (chat, pages) = services.chat.update(account, assistant, &uid, request.patch()?).await?;
+    let (chat, pages) = services.chat.update(account, assistant, &uid, request.patch().await?).await?;
     Answer::with_pages(&chat, "chatContent", pages.map(ContentPages::into_stream))
 }
 
@@ -242,7 +243,7 @@ async fn stop(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn respond(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    let (responses, once) = (request.body()?, request.once.as_ref());
+    let (responses, once) = (request.body().await?, request.once.as_ref());
     // Results of the client's own tools take no more than to use the assistant; approvals in between do.
     let denied = request.check_approval().await.err();
     Answer::ok(&services.chat.respond(account, assistant, &uid, responses, denied, once).await?)
@@ -256,7 +257,7 @@ async fn list_feedback(services: Arc<Services>, request: Request) -> Result<Answ
 async fn give_feedback(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (_, assistant, uid) = chat(&request)?;
     let (caller, once) = (request.caller()?, request.once.as_ref());
-    let (first, feedback) = services.chat.give_feedback(caller, assistant, &uid, request.body()?, once).await?;
+    let (first, feedback) = services.chat.give_feedback(caller, assistant, &uid, request.body().await?, once).await?;
     Answer::json(if first { 201 } else { 200 }, &feedback)
 }
 

@@ -93,7 +93,7 @@ async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 }
 
 async fn create(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let new: NewDocument = request.body()?;
+    let new: NewDocument = request.body().await?;
     admit(&knowledge, &request, new.folder_id.as_deref()).await?;
     let document = DocumentService::create(&*knowledge, request.caller()?, new, request.once.as_ref()).await?;
     Ok(Answer::created(&document)?.etag(document.version))
@@ -135,7 +135,7 @@ struct DocumentUpload {
 }
 
 async fn upload(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (part, fields): (_, UploadFields) = (request.file("file")?, request.form()?);
+    let (part, fields): (_, UploadFields) = (request.file("file")?, request.form().await?);
     admit(&knowledge, &request, fields.folder_id.as_deref()).await?;
     let tags = fields.tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned);
     let upload = Upload {
@@ -162,7 +162,7 @@ async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 }
 
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (patch, expected): (Object, _) = (request.patch()?, request.if_match()?);
+    let (patch, expected): (Object, _) = (request.patch().await?, request.if_match()?);
     admit(&knowledge, &request, patch.get("folderId").and_then(|folder| folder.as_str())).await?;
     let id = &request.id("id");
     let document = DocumentService::update(&*knowledge, request.caller()?, id, patch, &expected).await?;
@@ -258,7 +258,7 @@ async fn detach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) -> Result<Answer> {
-    let (account, to): (_, Attachment) = (&request.caller()?.account, request.body()?);
+    let (account, to): (_, Attachment) = (&request.caller()?.account, request.body().await?);
     admit_target(request, &to).await?;
     Answer::ok(&DocumentService::attach(knowledge, account, &request.id("id"), to, attach).await?)
 }
@@ -269,7 +269,7 @@ async fn reindex(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer
 }
 
 async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, which): (_, Reindex) = (&request.caller()?.account, request.body()?);
+    let (account, which): (_, Reindex) = (&request.caller()?.account, request.body().await?);
     if let Some(folder) = &which.folder_id {
         request.check_change(FOLDER, folder).await?;
     }
@@ -283,7 +283,7 @@ async fn chunks(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn search(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, mut query): (_, SearchQuery) = (&request.caller()?.account, request.body()?);
+    let (account, mut query): (_, SearchQuery) = (&request.caller()?.account, request.body().await?);
     query.mode = query.mode.map(|mode| mode.to_ascii_lowercase());
     Answer::ok(&knowledge.search(account, query, request.within().await?).await?)
 }

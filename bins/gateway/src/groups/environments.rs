@@ -157,7 +157,7 @@ async fn list(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
 }
 
 async fn create(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let settings: EnvironmentSettings = request.body()?;
+    let settings: EnvironmentSettings = request.body().await?;
     let made = environments.create(&request.caller()?.account, settings, request.once.as_ref()).await?;
     Ok(Answer::created(&made)?.etag(made.version))
 }
@@ -169,7 +169,7 @@ async fn get(environments: Arc<PgEnvironments>, request: Request) -> Result<Answ
 
 async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
-    let (account, id, patch) = (&request.caller()?.account, &environment(&request), request.patch()?);
+    let (account, id, patch) = (&request.caller()?.account, &environment(&request), request.patch().await?);
     let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
     Ok(Answer::ok(&changed)?.etag(changed.version))
 }
@@ -200,7 +200,7 @@ async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Res
 }
 
 async fn connect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let variables: ConnectionVariables = request.body()?;
+    let variables: ConnectionVariables = request.body().await?;
     let entity = entity(&environments, &request).await?;
     Answer::ok(&environments.connect(&request.caller()?.account, &environment(&request), entity, variables).await?)
 }
@@ -212,7 +212,7 @@ async fn disconnect(environments: Arc<PgEnvironments>, request: Request) -> Resu
 }
 
 async fn start(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let start: StartSandbox = request.body()?;
+    let start: StartSandbox = request.body().await?;
     Answer::created(&environments.start(request.caller()?, &environment(&request), start).await?)
 }
 
@@ -223,7 +223,7 @@ async fn status(environments: Arc<PgEnvironments>, request: Request) -> Result<A
 }
 
 async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let (command, says): (NewCommand, Says) = (request.body()?, request.query()?);
+    let (command, says): (NewCommand, Says) = (request.body().await?, request.query()?);
     let raw = says.raw.unwrap_or(false);
     let said = environments.exec(request.caller()?, &environment(&request), command, raw).await?;
     if says.stream.unwrap_or(false) {
@@ -284,22 +284,22 @@ fn event(piece: &OutputPiece) -> (&'static str, Value) {
 }
 
 async fn stop(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let stop: StopSandbox = request.body()?;
+    let stop: StopSandbox = request.body().await?;
     Answer::ok(&environments.stop(&request.caller()?.account, &environment(&request), stop).await?)
 }
 
 async fn list_files(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let list: ListFiles = request.body()?;
+    let list: ListFiles = request.body().await?;
     Answer::ok(&environments.list_files(&request.caller()?.account, &environment(&request), list).await?)
 }
 
 async fn read_file(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let read: ReadFile = request.body()?;
+    let read: ReadFile = request.body().await?;
     Answer::ok(&environments.read_file(&request.caller()?.account, &environment(&request), read).await?)
 }
 
 async fn write_file(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let write: WriteFile = request.body()?;
+    let write: WriteFile = request.body().await?;
     Answer::ok(&environments.write_file(&request.caller()?.account, &environment(&request), write).await?)
 }
 
@@ -322,7 +322,7 @@ async fn initialize(environments: Arc<PgEnvironments>, request: Request) -> Resu
 }
 
 async fn rollback(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let WhoseSandbox { tenant_id } = request.body()?;
+    let WhoseSandbox { tenant_id } = request.body().await?;
     let account = &request.caller()?.account;
     Answer::ok(&environments.rollback(account, &environment(&request), tenant_id.as_deref()).await?)
 }

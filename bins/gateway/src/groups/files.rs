@@ -85,7 +85,7 @@ struct Lifetime {
 
 async fn upload(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
     let (account, part) = (&request.caller()?.account, request.file("file")?);
-    let (of_form, of_query): (Lifetime, Lifetime) = (request.form()?, request.query()?);
+    let (of_form, of_query): (Lifetime, Lifetime) = (request.form().await?, request.query()?);
     let ttl_seconds = of_form.ttl_seconds.or(of_query.ttl_seconds);
     let owner = request.session().map_or_else(Owner::default, |session| Owner {
         tenant_id: Some(session.tenant_id.clone()),

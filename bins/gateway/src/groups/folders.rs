@@ -46,7 +46,7 @@ async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 }
 
 async fn create(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, new): (_, FolderSettings) = (&request.caller()?.account, request.body()?);
+    let (account, new): (_, FolderSettings) = (&request.caller()?.account, request.body().await?);
     admit(&knowledge, &request, new.parent_folder_id.as_deref()).await?;
     Answer::created(&FolderService::create(&*knowledge, account, new, request.once.as_ref()).await?)
 }
@@ -56,7 +56,7 @@ async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 }
 
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, patch): (_, Object) = (&request.caller()?.account, request.patch()?);
+    let (account, patch): (_, Object) = (&request.caller()?.account, request.patch().await?);
     admit(&knowledge, &request, patch.get("parentFolderId").and_then(|folder| folder.as_str())).await?;
     Answer::ok(&FolderService::update(&*knowledge, account, &request.id("id"), patch).await?)
 }
@@ -85,7 +85,7 @@ async fn detach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) -> Result<Answer> {
-    let (account, to): (_, Attachment) = (&request.caller()?.account, request.body()?);
+    let (account, to): (_, Attachment) = (&request.caller()?.account, request.body().await?);
     admit_target(request, &to).await?;
     Answer::ok(&FolderService::attach(knowledge, account, &request.id("id"), to, attach).await?)
 }

@@ -176,7 +176,7 @@ pub(crate) async fn origins(clients: &dyn ClientService, request: &Request, retu
 }
 
 async fn connect(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let new: NewConnection = request.body()?;
+    let new: NewConnection = request.body().await?;
     let caller = request.caller()?;
     let connecting = Connecting {
         by: caller.user_uid.clone(),
@@ -206,7 +206,7 @@ async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer>
 
 async fn create_server(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (app, once) = (request.path("app"), request.once.as_ref());
-    let server = services.integrations.create_server(account(&request)?, app, request.body()?, once).await?;
+    let server = services.integrations.create_server(account(&request)?, app, request.body().await?, once).await?;
     Ok(Answer::created(&server)?.etag(server.version))
 }
 
@@ -222,11 +222,11 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn expose(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.integrations.expose(account(&request)?, &request.id("id"), request.body()?).await?)
+    Answer::ok(&services.integrations.expose(account(&request)?, &request.id("id"), request.body().await?).await?)
 }
 
 async fn test(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let TestRequest { parameters } = request.body()?;
+    let TestRequest { parameters } = request.body().await?;
     let (id, tool) = (&request.id("id"), request.path("tool"));
     Answer::ok(&services.integrations.test(account(&request)?, id, tool, parameters).await?)
 }

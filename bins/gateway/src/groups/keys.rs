@@ -72,7 +72,7 @@ async fn list(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 }
 
 async fn create(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
-    let (mut new, once): (NewApiKey, _) = (request.body()?, request.once.as_ref());
+    let (mut new, once): (NewApiKey, _) = (request.body().await?, request.once.as_ref());
     new.settle()?;
     if request.bounds_keys() {
         request.check_key(&new.rules())?;
@@ -87,7 +87,7 @@ async fn get(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 }
 
 async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
-    let (caller, id, patch) = (bound(&request).await?, &request.id("id"), request.patch()?);
+    let (caller, id, patch) = (bound(&request).await?, &request.id("id"), request.patch().await?);
     check_types::<NewApiKey>(&patch)?;
     check_reach(&*keys, &request, &caller, patch.clone()).await?;
     let ids = patch.get("projectIds").and_then(|ids| serde_json::from_value::<Vec<String>>(ids.clone()).ok());
@@ -104,7 +104,7 @@ async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
 
 async fn rotate(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (bound(&request).await?, &request.id("id"), request.once.as_ref());
-    let rotation: Rotation = request.body()?;
+    let rotation: Rotation = request.body().await?;
     check_reach(&*keys, &request, &caller, Object::default()).await?;
     Answer::ok(&keys.rotate_key(&caller, id, rotation, once).await?)
 }

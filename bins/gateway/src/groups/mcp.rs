@@ -192,7 +192,7 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
     let once = request.once.as_ref();
-    shown(&services.gateway.create(account(&request)?, request.body()?, once).await?, Answer::created)
+    shown(&services.gateway.create(account(&request)?, request.body().await?, once).await?, Answer::created)
 }
 
 /// A profile with its version.
@@ -206,7 +206,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (id, expected) = (request.path("id"), request.if_match()?);
-    let changed = services.gateway.update(account(&request)?, id, request.patch()?, &expected);
+    let changed = services.gateway.update(account(&request)?, id, request.patch().await?, &expected);
     shown(&changed.await?, Answer::ok)
 }
 
@@ -221,7 +221,7 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn set_tools(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let ToolSwitches { tools } = request.body()?;
+    let ToolSwitches { tools } = request.body().await?;
     let (id, expected) = (request.path("id"), request.if_match()?);
     Answer::ok(&services.gateway.set_tools(account(&request)?, id, tools, &expected).await?)
 }
@@ -233,7 +233,7 @@ async fn grants(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn grant(services: Arc<Services>, request: Request) -> Result<Answer> {
     let once = request.once.as_ref();
-    Answer::created(&services.gateway.grant(account(&request)?, request.body()?, once).await?)
+    Answer::created(&services.gateway.grant(account(&request)?, request.body().await?, once).await?)
 }
 
 async fn revoke(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -283,7 +283,7 @@ async fn own(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn set_own(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (OfProfile { profile }, SwitchesPut { disabled }) = (request.query()?, request.body()?);
+    let (OfProfile { profile }, SwitchesPut { disabled }) = (request.query()?, request.body().await?);
     let set = services.gateway.set_switches(request.caller()?, request.claims(), profile.as_deref(), disabled);
     Answer::ok(&set.await?)
 }

@@ -107,8 +107,8 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn add(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let new: NewEntry = request.body()?;
-    services.memory.check(request.patch()?)?;
+    let new: NewEntry = request.body().await?;
+    services.memory.check(request.patch().await?)?;
     let bucket = open(&services, &request, request.query()?).await?;
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
     let added = services.memory.add(account, &bucket, new, source(&request), once).await?;
@@ -130,7 +130,7 @@ async fn export(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let patch: Object = request.patch()?;
+    let patch: Object = request.patch().await?;
     check_types::<EntryPatch>(&patch)?;
     services.memory.check(patch.clone())?;
     let bucket = open(&services, &request, request.query()?).await?;

@@ -357,7 +357,7 @@ async fn resource_below(oauth: Arc<dyn OAuthService>, request: Request) -> Resul
 
 async fn create_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
-    Answer::created(&clients.create_client(account, request.body()?, once).await?)
+    Answer::created(&clients.create_client(account, request.body().await?, once).await?)
 }
 
 async fn list_clients(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
@@ -371,7 +371,7 @@ async fn get_client(clients: Arc<dyn ClientService>, request: Request) -> Result
 
 async fn update_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("id"));
-    Answer::ok(&clients.update_client(account, id, request.patch()?).await?)
+    Answer::ok(&clients.update_client(account, id, request.patch().await?).await?)
 }
 
 async fn delete_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
@@ -382,7 +382,7 @@ async fn delete_client(clients: Arc<dyn ClientService>, request: Request) -> Res
 
 async fn create_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
-    Answer::created(&services.users.create_user(account, request.body()?, once).await?)
+    Answer::created(&services.users.create_user(account, request.body().await?, once).await?)
 }
 
 async fn list_users(services: Arc<UserServices>, request: Request) -> Result<Answer> {
@@ -396,7 +396,7 @@ async fn get_user(services: Arc<UserServices>, request: Request) -> Result<Answe
 
 async fn update_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("userUID"));
-    Answer::ok(&services.users.update_user(account, id, request.patch()?).await?)
+    Answer::ok(&services.users.update_user(account, id, request.patch().await?).await?)
 }
 
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {

@@ -72,7 +72,7 @@ async fn project(services: &Services, request: &Request) -> Result<Project> {
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
     let once = request.once.as_ref();
-    Answer::created(&services.projects.create(request.caller()?, request.body()?, once).await?)
+    Answer::created(&services.projects.create(request.caller()?, request.body().await?, once).await?)
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -86,7 +86,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id) = (request.caller()?, &request.id("id"));
-    Answer::ok(&services.projects.update(caller, id, request.patch()?).await?)
+    Answer::ok(&services.projects.update(caller, id, request.patch().await?).await?)
 }
 
 /// The answer of a deletion: the project is still there.
@@ -278,7 +278,7 @@ async fn members(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn set_member(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("id"), request.once.as_ref());
-    let (is_new, member) = services.projects.set_member(caller, id, request.body()?, once).await?;
+    let (is_new, member) = services.projects.set_member(caller, id, request.body().await?, once).await?;
     Answer::json(if is_new { 201 } else { 200 }, &member)
 }
 

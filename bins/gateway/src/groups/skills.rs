@@ -74,7 +74,7 @@ async fn tags(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 }
 
 async fn scaffold(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let new: NewSkill = request.body()?;
+    let new: NewSkill = request.body().await?;
     admit(&knowledge, &request, new.parent_folder_id.as_deref()).await?;
     Answer::created(&knowledge.scaffold(request.caller()?, new, request.once.as_ref()).await?)
 }
@@ -88,7 +88,7 @@ struct Destination {
 }
 
 async fn import(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let Destination { project_id, parent_folder_id } = request.form()?;
+    let Destination { project_id, parent_folder_id } = request.form().await?;
     admit(&knowledge, &request, parent_folder_id.as_deref()).await?;
     let files: Vec<_> = request.parts.iter().filter(|part| part.field == "files").collect();
     let files = if files.is_empty() {
@@ -123,7 +123,7 @@ async fn archive(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer
 }
 
 async fn install(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (install, TypeQuery { r#type }): (Install, _) = (request.body()?, request.query()?);
+    let (install, TypeQuery { r#type }): (Install, _) = (request.body().await?, request.query()?);
     Answer::ok(&knowledge.install(request.caller()?, &request.id("id"), r#type.as_deref(), install).await?)
 }
 

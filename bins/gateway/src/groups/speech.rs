@@ -67,7 +67,7 @@ struct SpeechFields {
 }
 
 async fn transcribe(speech: Arc<PgSpeech>, request: Request) -> Result<Answer> {
-    let fields: SpeechFields = request.form()?;
+    let fields: SpeechFields = request.form().await?;
     let part = request.parts.iter().any(|part| part.field == "audio").then(|| request.file("audio")).transpose()?;
     let url = fields.audio_url.filter(|url| !url.is_empty());
     let recording = match (part, url) {

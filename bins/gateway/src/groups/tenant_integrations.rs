@@ -175,7 +175,7 @@ async fn schemes(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn connect(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let new: NewConnection = request.body()?;
+    let new: NewConnection = request.body().await?;
     let (asked, app) = Asked::of_app(&services, &request).await?;
     let connecting = asked.connecting(&services, &request).await?;
     let new = NewConnection { return_to: new.return_to.or(asked.return_to), ..new };

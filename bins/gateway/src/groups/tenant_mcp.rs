@@ -30,14 +30,14 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn bring(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let new: NewTenantMcpServer = request.body()?;
+    let new: NewTenantMcpServer = request.body().await?;
     let asked = Asked::of_mcp(&services, &request).await?;
     let (account, connecting) = (&request.caller()?.account, asked.connecting(&services, &request).await?);
     Answer::created(&services.integrations.bring(account, new, asked.most, asked.return_to, &connecting).await?)
 }
 
 async fn reconnect(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let ReconnectTenantMcp { headers } = request.body()?;
+    let ReconnectTenantMcp { headers } = request.body().await?;
     let asked = Asked::of_mcp(&services, &request).await?;
     let (account, connecting) = (&request.caller()?.account, asked.connecting(&services, &request).await?);
     let (id, most) = (request.path("id"), asked.most.1);

@@ -64,7 +64,7 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, once) = (request.caller()?, request.once.as_ref());
-    Answer::created(&services.tenants.create(caller, request.body()?, once).await?)
+    Answer::created(&services.tenants.create(caller, request.body().await?, once).await?)
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -73,7 +73,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
-    Answer::ok(&services.tenants.update(account, tenant, request.patch()?).await?)
+    Answer::ok(&services.tenants.update(account, tenant, request.patch().await?).await?)
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -161,7 +161,7 @@ async fn get_user(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
-    Answer::ok(&services.tenants.update_user(account, tenant, user, request.patch()?).await?)
+    Answer::ok(&services.tenants.update_user(account, tenant, user, request.patch().await?).await?)
 }
 
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {

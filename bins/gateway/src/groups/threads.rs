@@ -126,7 +126,7 @@ fn thread(request: &Request) -> Result<(&AccountId, Id<Thread>)> {
 async fn start(services: Arc<Services>, request: Request) -> Result<Answer> {
     let StartQuery { reject_when_busy } = request.query()?;
     let (caller, agent, once) = (request.caller()?, &request.id("agentId"), request.once.as_ref());
-    let (new, source, busy) = (request.body()?, request.api_source(), reject_when_busy == Some(true));
+    let (new, source, busy) = (request.body().await?, request.api_source(), reject_when_busy == Some(true));
     Answer::created(&services.threads.start(caller, agent, new, source, busy, once).await?)
 }
 
@@ -180,7 +180,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    let (mut thread, pages) = services.threads.update(account, &id, request.patch()?).await?;
+    let (mut thread, pages) = services.threads.update(account, &id, request.patch().await?).await?;
     show_callbacks(&request, std::slice::from_mut(&mut thread)).await;
     Answer::with_pages(&thread, "threadContent", pages.map(ContentPages::into_stream))
 }
@@ -201,37 +201,37 @@ async fn stream(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn pause(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.pause(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.pause(caller, id, request.body().await?, once).await?)
 }
 
 async fn resume(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.resume(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.resume(caller, id, request.body().await?, once).await?)
 }
 
 async fn pause_or_resume(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.pause_or_resume(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.pause_or_resume(caller, id, request.body().await?, once).await?)
 }
 
 async fn complete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.complete(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.complete(caller, id, request.body().await?, once).await?)
 }
 
 async fn approve(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.approve(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.approve(caller, id, request.body().await?, once).await?)
 }
 
 async fn say(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.say(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.say(caller, id, request.body().await?, once).await?)
 }
 
 async fn respond(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.respond(caller, id, request.body()?, once).await?)
+    Answer::ok(&services.threads.respond(caller, id, request.body().await?, once).await?)
 }
 
 /// Whether a result may come to this address.
@@ -264,7 +264,7 @@ async fn explain(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn evaluate(services: Arc<Services>, request: Request) -> Result<Answer> {
     let EvaluateQuery { r#async } = request.query()?;
     let (account, id) = thread(&request)?;
-    let (given, once, waits) = (request.body()?, request.once.as_ref(), r#async != Some(true));
+    let (given, once, waits) = (request.body().await?, request.once.as_ref(), r#async != Some(true));
     let evaluation = services.evaluations.create(account, &id, given, waits, once).await?;
     let status = if evaluation.is_over() { 200 } else { 202 };
     Answer::json(status, &Evaluated { evaluation })
@@ -292,7 +292,7 @@ async fn list_feedback(services: Arc<Services>, request: Request) -> Result<Answ
 
 async fn give_feedback(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    let (first, feedback) = services.threads.give_feedback(caller, id, request.body()?, once).await?;
+    let (first, feedback) = services.threads.give_feedback(caller, id, request.body().await?, once).await?;
     Answer::json(if first { 201 } else { 200 }, &feedback)
 }
 

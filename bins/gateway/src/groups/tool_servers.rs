@@ -100,8 +100,8 @@ fn made(server: &ToolServer) -> Result<Answer> {
 }
 
 /// A tool comes bare, or as `{"tool": {…}}`.
-fn tool(request: &Request) -> Result<Object> {
-    let mut given = request.patch()?;
+async fn tool(request: &Request) -> Result<Object> {
+    let mut given = request.patch().await?;
     match given.remove("tool") {
         Some(Value::Object(tool)) => Ok(tool),
         Some(other) => {
@@ -114,12 +114,12 @@ fn tool(request: &Request) -> Result<Object> {
 
 async fn create(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
-    made(&tool_servers.create(account, request.patch()?, once).await?)
+    made(&tool_servers.create(account, request.patch().await?, once).await?)
 }
 
 async fn import(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
-    made(&tool_servers.import(account, request.body()?, once).await?)
+    made(&tool_servers.import(account, request.body().await?, once).await?)
 }
 
 async fn list(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
@@ -135,7 +135,7 @@ async fn get(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Resu
 
 async fn update(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&tool_servers.update(account, &id, request.patch()?, &request.if_match()?).await?)
+    shown(&tool_servers.update(account, &id, request.patch().await?, &request.if_match()?).await?)
 }
 
 async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
@@ -171,7 +171,7 @@ pub(super) async fn delete_unused(
 async fn duplicate(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), once) = (server(&request)?, request.once.as_ref());
     request.check_copy().await?;
-    made(&tool_servers.duplicate(account, &id, request.body()?, once).await?)
+    made(&tool_servers.duplicate(account, &id, request.body().await?, once).await?)
 }
 
 async fn definition(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
@@ -182,7 +182,7 @@ async fn definition(tool_servers: Arc<dyn ToolServerService>, request: Request) 
 
 async fn define(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&tool_servers.define(account, &id, request.patch()?, &request.if_match()?).await?)
+    shown(&tool_servers.define(account, &id, request.patch().await?, &request.if_match()?).await?)
 }
 
 async fn refresh(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
@@ -201,7 +201,7 @@ async fn list_tools(services: Arc<Choosable>, request: Request) -> Result<Answer
 
 async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), once) = (server(&request)?, request.once.as_ref());
-    let (tool, expected) = (tool(&request)?, request.if_match()?);
+    let (tool, expected) = (tool(&request).await?, request.if_match()?);
     let (added, version) = tool_servers.add_tool(account, &id, tool, &expected, once).await?;
     Ok(Answer::created(&added)?.etag(version))
 }
@@ -214,7 +214,7 @@ async fn get_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) ->
 
 async fn update_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), name) = (server(&request)?, request.path("toolName"));
-    let (patch, expected) = (tool(&request)?, request.if_match()?);
+    let (patch, expected) = (tool(&request).await?, request.if_match()?);
     let (changed, version) = tool_servers.update_tool(account, &id, name, patch, &expected).await?;
     Ok(Answer::ok(&changed)?.etag(version))
 }
@@ -227,7 +227,7 @@ async fn delete_tool(tool_servers: Arc<dyn ToolServerService>, request: Request)
 
 async fn test(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), name) = (server(&request)?, request.path("toolName"));
-    let TestRequest { parameters } = request.body()?;
+    let TestRequest { parameters } = request.body().await?;
     Answer::ok(&tool_servers.test(account, &id, name, parameters).await?)
 }
 

@@ -144,7 +144,7 @@ async fn check_target(triggers: &dyn TriggerService, request: &Request) -> Resul
 }
 
 async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let new: NewTrigger = request.body()?;
+    let new: NewTrigger = request.body().await?;
     // What starts work by itself, also when its maker is gone, takes more than who starts it once.
     let targets = [(AGENT, &new.agent_id), (ASSISTANT, &new.assistant_id)];
     for (kind, id) in targets.into_iter().filter_map(|(kind, id)| Some((kind, id.as_deref()?))) {
@@ -163,7 +163,7 @@ async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answ
 
 async fn update(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     check_target(&*triggers, &request).await?;
-    Answer::ok(&triggers.update(account(&request)?, &request.id("id"), request.patch()?).await?)
+    Answer::ok(&triggers.update(account(&request)?, &request.id("id"), request.patch().await?).await?)
 }
 
 async fn delete(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
@@ -181,7 +181,7 @@ async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 }
 
 async fn test(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let test: NewTest = request.body()?;
+    let test: NewTest = request.body().await?;
     check_target(&*triggers, &request).await?;
     Answer::json(202, &triggers.test(account(&request)?, &request.id("id"), test).await?)
 }

@@ -78,12 +78,12 @@ async fn tiers(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer>
 
 async fn create_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
-    let tier = usage.create_tier(account, request.body()?, once).await?;
+    let tier = usage.create_tier(account, request.body().await?, once).await?;
     Ok(Answer::created(&tier)?.etag(tier.version))
 }
 
 async fn replace_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let tier = NewTier { tier_id: request.path("tierId").to_owned(), ..request.body()? };
+    let tier = NewTier { tier_id: request.path("tierId").to_owned(), ..request.body().await? };
     let tier = usage.replace_tier(&request.caller()?.account, tier, &request.if_match()?).await?;
     Ok(Answer::ok(&tier)?.etag(tier.version))
 }
@@ -136,12 +136,12 @@ async fn limits(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer
 
 async fn set_limits(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (caller, tenant) = (request.caller()?, &request.id("tenantId"));
-    Answer::ok(&usage.set_limits(caller, tenant, request.body()?).await?)
+    Answer::ok(&usage.set_limits(caller, tenant, request.body().await?).await?)
 }
 
 async fn add_usage(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (caller, (tenant, subtenant), once) = (request.caller()?, whose(&request), request.once.as_ref());
-    Answer::ok(&usage.add_usage(caller, &tenant, subtenant.as_ref(), request.body()?, once).await?)
+    Answer::ok(&usage.add_usage(caller, &tenant, subtenant.as_ref(), request.body().await?, once).await?)
 }
 
 /// Whose counters.
@@ -156,12 +156,12 @@ async fn reset(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer>
     let ResetQuery { subtenant_id } = request.query()?;
     let (caller, (tenant, subtenant), once) = (request.caller()?, whose(&request), request.once.as_ref());
     let subtenant = subtenant.or_else(|| subtenant_id.as_deref().map(Id::named));
-    Answer::ok(&usage.reset(caller, &tenant, subtenant.as_ref(), request.body()?, once).await?)
+    Answer::ok(&usage.reset(caller, &tenant, subtenant.as_ref(), request.body().await?, once).await?)
 }
 
 async fn set_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (caller, (tenant, subtenant), once) = (request.caller()?, whose(&request), request.once.as_ref());
-    Answer::ok(&usage.set_tier(caller, &tenant, subtenant.as_ref(), request.patch()?, once).await?)
+    Answer::ok(&usage.set_tier(caller, &tenant, subtenant.as_ref(), request.patch().await?, once).await?)
 }
 
 async fn audit(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {

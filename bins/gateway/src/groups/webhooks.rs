@@ -61,7 +61,7 @@ async fn list(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Ans
 
 async fn create(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
     let once = request.once.as_ref();
-    Answer::created(&webhooks.create(account(&request).await?, request.body()?, once).await?)
+    Answer::created(&webhooks.create(account(&request).await?, request.body().await?, once).await?)
 }
 
 async fn default_secret(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
@@ -77,7 +77,7 @@ async fn get(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answ
 }
 
 async fn update(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.update(account(&request).await?, &request.id("id"), request.patch()?).await?)
+    Answer::ok(&webhooks.update(account(&request).await?, &request.id("id"), request.patch().await?).await?)
 }
 
 async fn delete(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
@@ -91,7 +91,7 @@ async fn rotate(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<A
 }
 
 async fn test(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::json(202, &webhooks.test(account(&request).await?, &request.id("id"), request.body()?).await?)
+    Answer::json(202, &webhooks.test(account(&request).await?, &request.id("id"), request.body().await?).await?)
 }
 
 async fn deliveries(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {

@@ -87,7 +87,7 @@ pub fn group(labels: Arc<dyn LabelService>) -> Group {
 }
 
 async fn create(labels: Arc<dyn LabelService>, request: Request) -> Result<Answer> {
-    Answer::created(&labels.create(&request.caller()?.account, request.body()?).await?)
+    Answer::created(&labels.create(&request.caller()?.account, request.body().await?).await?)
 }
 
 async fn get(labels: Arc<dyn LabelService>, request: Request) -> Result<Answer> {
