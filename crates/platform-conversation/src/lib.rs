@@ -52,10 +52,10 @@ pub use parts::{
 pub use ports::Ports;
 pub use refers::Refers;
 pub use repository::{
-    Content, ContentPages, Queued, Texts, UnlessLarge, add_compaction, add_secondary, awaited, bodies_from,
-    compactions, content, delete, empty, enqueue, first_queued, has_compactions, has_message, insert_message,
-    insert_messages, json, listed_contents, messages_at, open_calls, open_text, queued, result_positions,
-    settled_calls, summarise, turn_of,
+    Content, ContentPages, INSERT_MESSAGES, Queued, Texts, UnlessLarge, add_compaction, add_secondary, awaited,
+    bodies_from, compactions, content, delete, empty, enqueue, first_queued, has_compactions, has_message,
+    insert_message, insert_messages, json, listed_contents, messages_at, open_calls, open_text, queued,
+    result_positions, settled_calls, summarise, turn_of,
 };
 pub use request::{ClientFunction, ClientTool, TriggerOrigin, TurnRequest};
 pub use search::{Match, Matches, search};

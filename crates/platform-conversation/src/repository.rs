@@ -1,4 +1,4 @@
-use std::{collections::HashMap, ops::Range};
+use std::{collections::HashMap, ops::Range, sync::LazyLock};
 
 use diesel::{
     AppearsOnTable, QueryResult,
@@ -195,23 +195,35 @@ pub async fn insert_message(
     insert_messages(conn, &[(account, conversation, message)]).await
 }
 
+/// The piece of a statement that adds messages: those of its relation `written(account, conversation, position, uid,
+/// role, body, accounting, created_ms)`.
+pub const INSERT_MESSAGES: &str = "INSERT INTO messages
+        (account_id, conversation, position, uid, role, body, accounting, created_ms)
+    SELECT account, conversation, position, uid, role, body::json, accounting::json, created_ms FROM written";
+
 /// Adds messages, each of an account and a conversation, at their positions.
 pub async fn insert_messages(conn: &mut Conn, messages: &[(&AccountId, &str, &MessageRow)]) -> Result<()> {
-    const SQL: &str = "INSERT INTO messages
-            (account_id, conversation, position, uid, role, body, accounting, created_ms)
-        SELECT account, conversation, (m ->> 'position')::int, m ->> 'uid', m ->> 'role', (m ->> 'body')::json,
-            (m ->> 'accounting')::json, (m ->> 'created_ms')::bigint
-        FROM jsonb_to_recordset($1::jsonb) AS x(account text, conversation text, m jsonb)";
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "WITH written AS (
+                SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, conversation text, position int, uid text,
+                    role text, body text, accounting text, created_ms bigint)
+            ) {INSERT_MESSAGES}"
+        )
+    });
     #[derive(Serialize)]
     struct Item<'a> {
         account: &'a str,
         conversation: &'a str,
-        m: &'a MessageRow,
+        #[serde(flatten)]
+        message: &'a MessageRow,
     }
-    let items: Vec<Item<'_>> =
-        messages.iter().map(|(account, conversation, m)| Item { account: account.as_str(), conversation, m }).collect();
+    let items: Vec<Item<'_>> = messages
+        .iter()
+        .map(|(account, conversation, message)| Item { account: account.as_str(), conversation, message })
+        .collect();
     if !items.is_empty() {
-        JsonStatement::new(SQL, &items)?.execute(conn).await?;
+        JsonStatement::new(&SQL, &items)?.execute(conn).await?;
     }
     Ok(())
 }

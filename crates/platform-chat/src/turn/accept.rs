@@ -6,7 +6,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
-use platform_conversation::{StoredFile, TurnRequest, store_files};
+use platform_conversation::{INSERT_MESSAGES, StoredFile, TurnRequest, store_files};
 use platform_core::{Error, Object, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
@@ -106,35 +106,36 @@ const ACCEPT: [&str; 5] = [
             c.edited_ms AS edited
     ), accepted AS (
         SELECT * FROM item JOIN chat ON chat.account_id = item.account AND chat.uid = item.subject
-    ), stored AS (
-        INSERT INTO messages (account_id, conversation, position, uid, role, body, created_ms)
-        SELECT account, subject, past.position, past.uid, past.role, past.body::json, now_ms
+    ), written AS (
+        SELECT account, subject AS conversation, past.position, past.uid, past.role, past.body, NULL AS accounting,
+            now_ms AS created_ms
         FROM accepted, jsonb_to_recordset(previous) AS past(position int, uid text, role text, body text)
         WHERE created
         UNION ALL
         SELECT account, subject, message_count - 1, message_uid, 'user', CASE WHEN edited > now_ms
-            THEN jsonb_set(message::jsonb, '{timestamp}', to_jsonb(edited))::json ELSE message::json END, edited
+            THEN jsonb_set(message::jsonb, '{timestamp}', to_jsonb(edited))::text ELSE message END, NULL, edited
         FROM accepted
-    ), queued AS (",
+    ), stored AS (",
+    INSERT_MESSAGES,
+    "), queued AS (",
     ENQUEUE,
     ")",
-    "
+];
+
+const SELECT: &str = "
     SELECT item.n::int, accepted.created, accepted.revision, accepted.message_count, accepted.turn_start,
         accepted.usage, accepted.stored_metadata AS metadata, accepted.stored_named AS named, accepted.guardrails, accepted.compactions,
         accepted.tenant, accepted.subtenant, accepted.edited
-    FROM item LEFT JOIN accepted USING (n)",
-    " ORDER BY item.n",
-];
+    FROM item LEFT JOIN accepted USING (n)";
 
 /// The same with what is reserved for those that were accepted: it fails when anybody has no room.
 static METERED: LazyLock<String> = LazyLock::new(|| {
     let charges =
         "(SELECT jsonb_agg(charge || jsonb_build_object('n', n)) FROM accepted WHERE jsonb_typeof(charge) = 'object')";
     let quota = format!(", quota AS MATERIALIZED (SELECT {}{charges}{} AS refused)", RESERVE.0, RESERVE.1);
-    let [item, enqueue, end, select, order] = ACCEPT;
-    [item, enqueue, end, &quota, select, " CROSS JOIN quota", order].concat()
+    [&ACCEPT.concat(), &quota, SELECT, " CROSS JOIN quota ORDER BY item.n"].concat()
 });
-static PLAIN: LazyLock<String> = LazyLock::new(|| ACCEPT.concat());
+static PLAIN: LazyLock<String> = LazyLock::new(|| [&ACCEPT.concat(), SELECT, " ORDER BY item.n"].concat());
 
 /// Accepts turns in groups.
 pub(crate) struct Acceptor {

@@ -9,7 +9,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
-use platform_conversation::{Conversation, MessageRow};
+use platform_conversation::{Conversation, INSERT_MESSAGES, MessageRow};
 use platform_core::{Error, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
 use platform_events::{EventRow, PUBLISH};
@@ -148,9 +148,8 @@ const STORE: &str = "chat AS (
         edited_ms = greatest(chats.edited_ms, held.now_ms)
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
     RETURNING chats.account_id, chats.uid, chats.revision
-), stored AS (
-    INSERT INTO messages (account_id, conversation, position, uid, role, body, accounting, created_ms)
-    SELECT held.account, held.chat, m.position, m.uid, m.role, m.body::json, m.accounting::json, m.created_ms
+), written AS (
+    SELECT held.account, held.chat AS conversation, m.*
     FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat, jsonb_to_recordset(held.messages) AS m(
         position int, uid text, role text, body text, accounting text, created_ms bigint)
 )";
@@ -232,7 +231,8 @@ impl Statements {
     fn over(runs: &str) -> Self {
         let write = format!(
             "{ITEM} run AS ({runs}), held AS (
-            SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE}"
+            SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE},
+            stored AS ({INSERT_MESSAGES})"
         );
         let took = "(SELECT jsonb_agg(took.one) FROM held JOIN chat ON chat.account_id = held.account
             AND chat.uid = held.chat, jsonb_array_elements(held.took) AS took(one))";
