@@ -43,6 +43,7 @@ mod oauth_registration;
 mod operations;
 mod owners;
 mod process;
+mod products;
 mod projects;
 mod queue;
 mod sandboxes;

@@ -19,7 +19,8 @@ use crate::server::serve;
 ///
 /// `/echo/…` answers with the request, `/status/<n>` with a status, `/slow/<ms>` after a while, `/hold` once it
 /// is let go, `/flaky/<n>` with 503 for the first n times, `/big/<bytes>`, `/text`, `/to?<address>` redirects,
-/// `/token` is an OAuth token endpoint, `/guarded` wants the newest token of it.
+/// `/told/…` answers as [`FakeToolServer::tell`] said, `/token` is an OAuth token endpoint, `/guarded` wants the newest
+/// token of it.
 pub struct FakeToolServer {
     url: String,
     state: Arc<State>,
@@ -30,6 +31,7 @@ struct State {
     count: watch::Sender<usize>,
     open: watch::Sender<bool>,
     flaky: Mutex<HashMap<String, u32>>,
+    told: Mutex<(u16, Value)>,
     tokens: Mutex<Tokens>,
 }
 
@@ -85,6 +87,7 @@ impl FakeToolServer {
             count: watch::Sender::new(0),
             open: watch::Sender::new(false),
             flaky: Mutex::default(),
+            told: Mutex::new((200, json!({}))),
             tokens: Mutex::new(Tokens { issued: 0, revoked: false, life: 3600 }),
         });
         let shared = Arc::clone(&state);
@@ -123,6 +126,11 @@ impl FakeToolServer {
     /// Lets those go that wait at `/hold`.
     pub fn let_go(&self) {
         self.state.open.send_replace(true);
+    }
+
+    /// What `/told/…` answers from now on.
+    pub fn tell(&self, status: u16, answer: Value) {
+        *self.state.told.lock().expect("lock") = (status, answer);
     }
 
     /// How long the tokens of `/token` live, in seconds.
@@ -176,6 +184,10 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         "list" => {
             let items = r#"{"a":0},"#.repeat(usize::try_from(number()).unwrap_or(0));
             HttpResponse::Ok().content_type("application/json").body(format!("[{items}0]"))
+        }
+        "told" => {
+            let (status, answer) = &*state.told.lock().expect("lock");
+            HttpResponse::build(StatusCode::from_u16(*status).expect("a status")).json(answer)
         }
         "text" => HttpResponse::Ok().content_type("text/plain").body("just text"),
         "to" => HttpResponse::Found().insert_header(("location", request.query_string())).finish(),
