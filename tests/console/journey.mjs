@@ -63,6 +63,12 @@ await step("a tool asks for approval in the playground, runs, and the reply grow
   assert.match(await page.locator(".tool").first().textContent(), /timestampMs|iso|UTC/i, "the result is there");
   await picture(page, "playground");
   await check(page, "playground");
+  await press("Bad");
+  await page.getByLabel("Why it is so").fill("The zone is missing");
+  await page.getByLabel("Why it is so").press("Enter");
+  const { histories } = await api("POST", "/assistants/chats", { assistantIdentifier: "helper" });
+  const given = () => api("GET", `/assistants/helper/chats/${histories[0].chatUID}/feedback`);
+  await until("it is stored", async () => (await given())[0]?.feedbackComment === "The zone is missing");
   await press("API calls");
   assert.match(await page.locator("dialog pre").textContent(), /^curl -X/);
   await press("Python");
@@ -86,6 +92,54 @@ await step("five hundred words a second are shown without a dropped frame that a
   const within = (share) => Math.round(gaps[Math.floor(gaps.length * share)]);
   console.log(`  ${gaps.length} frames, 95 % within ${within(0.95)} ms`);
   assert.ok(within(0.5) < 100, `half of the frames come late: ${within(0.5)} ms`);
+});
+
+await step("one of two calls is approved, and what was thought of an answer is shown again", async () => {
+  await press("New chat");
+  await page.getByLabel("Message").fill("/tool current_time {}\n/tool current_time {\"timezone\":\"Europe/Berlin\"}\nTwice?");
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForSelector("text=Waits for your approval");
+  await page.getByRole("checkbox", { name: "Approve current_time" }).last().uncheck();
+  await check(page, "an approval of two calls");
+  await press("Approve 1 of 2");
+  await page.waitForSelector(".message.assistant:has-text('Demo reply: Twice?') .about");
+  const results = await page.locator(".tool").allTextContents();
+  assert.deepEqual(results.map((text) => text.includes("REJECTED")), [false, true], results.join());
+  const { histories } = await api("POST", "/assistants/chats", { assistantIdentifier: "helper" });
+  await to(page, `#/chats/helper/${histories.at(-1).chatUID}`);
+  await page.waitForSelector(".thumbs [aria-pressed=true]:has-text('Bad')");
+  assert.equal(await page.getByLabel("Why it is so").inputValue(), "The zone is missing");
+  await check(page, "feedback");
+  await to(page, "#/assistants/helper");
+  await page.getByRole("tab", { name: "Playground" }).click();
+});
+
+await step("what an assistant remembers of an end user is read, pinned, changed and forgotten", async () => {
+  await api("POST", "/assistants", { name: "Mindful", identifier: "mindful", coreMemory: { enabled: true, scope: "subtenant" } });
+  await to(page, "#/assistants/mindful?tab=memory");
+  await page.getByLabel("Tenant", { exact: true }).fill("acme");
+  await page.getByLabel("End user").fill("ann");
+  await press("Show memory");
+  await page.getByLabel("What to remember").fill("Likes short answers");
+  await page.getByLabel("Section").fill("profile");
+  await press("Remember");
+  await page.waitForSelector(".entries li:has-text('profile')");
+  await press("Pin");
+  await page.waitForSelector(".entries li:has-text('pinned')");
+  await press("Change");
+  await page.getByLabel("What is remembered").fill("Likes long answers");
+  await press("Save");
+  await page.waitForSelector(".entries p:has-text('Likes long answers')");
+  await check(page, "memory");
+  await picture(page, "memory");
+  await press("Forget");
+  await page.waitForSelector("text=Nothing is remembered yet");
+  await page.getByRole("checkbox", { name: "also what was forgotten" }).check();
+  await page.waitForSelector(".entries li:has-text('forgotten')");
+  const { entries } = await api("GET", "/memory/assistants/mindful/core?tenantId=acme");
+  assert.deepEqual(entries, [], "it was of the end user alone");
+  await to(page, "#/assistants/helper");
+  await page.getByRole("tab", { name: "Playground" }).click();
 });
 
 await step("what a hostile model says is text", async () => {

@@ -1,9 +1,9 @@
 // Messages of a chat or thread, as they grow.
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { post } from "../api.ts";
+import { get, post } from "../api.ts";
 import { duration, money, number, pretty } from "../format.ts";
-import { Act, Badge, Failure, Json } from "../parts/basic.tsx";
+import { Act, Badge, Failure, Json, useLoad } from "../parts/basic.tsx";
 import { Markdown } from "../parts/markdown.tsx";
 
 export interface Message {
@@ -38,14 +38,22 @@ function Files({ of }: { of: Message }): JSX.Element | null {
   return <ul class="files">{files.map((file, i) => <li key={i}><a href={file.downloadUrl} target="_blank" rel="noopener noreferrer">{file.name}</a></li>)}</ul>;
 }
 
-function Thumbs({ path, uid }: { path: string; uid: string }): JSX.Element {
-  const [given, setGiven] = useState<boolean | null>(null);
+interface Given {
+  requestId: string;
+  feedback: boolean;
+  feedbackComment?: string | null;
+}
+
+function Thumbs({ path, uid, before }: { path: string; uid: string; before?: Given }): JSX.Element {
+  const [now, setNow] = useState<Given | null>(null);
   const [error, setError] = useState<Error | null>(null);
-  const give = (feedback: boolean) => () => post(path + "/feedback", { messageId: uid, feedback }).then(() => setGiven(feedback), setError);
+  const given = now ?? before;
+  const give = (feedback: boolean, feedbackComment?: string) => post<Given>(path + "/feedback", { messageId: uid, feedback, feedbackComment }).then(setNow, setError);
   return (
     <span class="thumbs">
-      <button type="button" class="quiet" title="Good answer" aria-pressed={given === true} onClick={give(true)}>Good</button>
-      <button type="button" class="quiet" title="Bad answer" aria-pressed={given === false} onClick={give(false)}>Bad</button>
+      <button type="button" class="quiet" title="Good answer" aria-pressed={given?.feedback === true} onClick={() => give(true)}>Good</button>
+      <button type="button" class="quiet" title="Bad answer" aria-pressed={given?.feedback === false} onClick={() => give(false)}>Bad</button>
+      {given && <input aria-label="Why it is so" placeholder="Why?" maxLength={4000} value={given.feedbackComment ?? ""} onChange={(event) => give(given.feedback, event.currentTarget.value)} />}
       <Failure error={error} />
     </span>
   );
@@ -60,6 +68,8 @@ interface Props {
 
 export function Conversation({ messages, streaming, path }: Props): JSX.Element {
   const results = new Map(messages.filter((message) => message.role === "tool").map((message) => [message.tool_call_id, message]));
+  // What was said of the messages before.
+  const feedback = useLoad((signal) => (path ? get<Given[]>(path + "/feedback", {}, signal) : Promise.resolve([])), [path]);
   const all = streaming && !messages.some((message) => message.uid === streaming.uid) ? [...messages, streaming] : messages;
   return (
     <ol class="conversation" aria-live="polite" aria-busy={!!streaming}>
@@ -79,7 +89,7 @@ export function Conversation({ messages, streaming, path }: Props): JSX.Element 
                 {message.latencyMs !== undefined && <span>{duration(message.latencyMs)}</span>}
                 {message.messageTokenUsage && <span>{number(message.messageTokenUsage.inputTokens)} in, {number(message.messageTokenUsage.outputTokens)} out · {message.messageTokenUsage.model}</span>}
                 {message.messageCost && <span>{money(message.messageCost.totalCost)}</span>}
-                {path && message.content.message && <Thumbs path={path} uid={message.uid} />}
+                {path && message.content.message && <Thumbs path={path} uid={message.uid} before={feedback.value?.find((of) => of.requestId === message.uid)} />}
               </div>
             )}
           </li>
@@ -89,17 +99,43 @@ export function Conversation({ messages, streaming, path }: Props): JSX.Element 
   );
 }
 
+/// What a person decides on calls: those that may be made, a word about it, and whether the agent goes on without the others.
+export interface Decision {
+  approved: string[];
+  message?: string;
+  retry?: boolean;
+}
+
+interface ApprovalProps {
+  calls: { id: string; function: { name: string; arguments: string } }[];
+  decide: (decision: Decision) => Promise<unknown>;
+  /// Whether a word about it is heard.
+  hears?: boolean;
+}
+
 /// Calls that wait for a person.
-export function Approvals({ calls, decide }: { calls: { id: string; function: { name: string; arguments: string } }[]; decide: (yes: boolean) => Promise<unknown> }): JSX.Element {
+export function Approvals({ calls, decide, hears }: ApprovalProps): JSX.Element {
+  const [refused, setRefused] = useState<string[]>([]);
+  const [said, setSaid] = useState("");
   const card = useRef<HTMLElement>(null);
   useEffect(() => card.current?.scrollIntoView({ block: "nearest" }), []);
+  const approved = calls.map((call) => call.id).filter((id) => !refused.includes(id));
+  const message = said.trim() || undefined;
+  const turn = (id: string, on: boolean) => setRefused((now) => (on ? now.filter((other) => other !== id) : [...now, id]));
   return (
     <section class="approval" aria-label="Approval" ref={card}>
       <h2>Waits for your approval</h2>
-      {calls.map((call) => <ToolCall key={call.id} name={call.function.name} asked={call.function.arguments} open />)}
+      {calls.map((call) => (
+        <div key={call.id}>
+          {calls.length > 1 && <label class="check"><input type="checkbox" checked={!refused.includes(call.id)} onChange={(event) => turn(call.id, event.currentTarget.checked)} /> Approve <code>{call.function.name}</code></label>}
+          <ToolCall name={call.function.name} asked={call.function.arguments} open />
+        </div>
+      ))}
+      {hears && <textarea aria-label="A word to the agent" placeholder="A word to the agent" rows={2} value={said} onInput={(event) => setSaid(event.currentTarget.value)} />}
       <div class="row">
-        <Act kind="main" run={() => decide(true)}>Approve</Act>
-        <Act kind="danger" run={() => decide(false)}>Reject</Act>
+        <Act kind="main" disabled={!approved.length} run={() => decide({ approved, message })}>{approved.length < calls.length ? `Approve ${approved.length} of ${calls.length}` : "Approve"}</Act>
+        <Act kind="danger" run={() => decide({ approved: [], message })}>Reject</Act>
+        {hears && <Act disabled={!message} run={() => decide({ approved: [], message, retry: true })}>Reject and go on</Act>}
       </div>
     </section>
   );

@@ -1,9 +1,9 @@
 // Documents are dropped here, and searched: passages with what they scored.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { call, post, upload } from "../api.ts";
+import { post, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
-import { Act, Failure } from "../parts/basic.tsx";
+import { Failure } from "../parts/basic.tsx";
 import { Markdown } from "../parts/markdown.tsx";
 import { go, href } from "../router.ts";
 import { may } from "../session.ts";
@@ -73,31 +73,6 @@ export function DocumentText({ document }: { document: Record_ }): JSX.Element {
       {state && state.state !== "done" && <p role="status">Index: {state.state}, {state.chunksDone} of {state.chunksTotal} chunks{state.error && `: ${state.error.message}`}</p>}
       {document.summary && <p class="reason">{document.summary}</p>}
       <Markdown text={document.markdownContent ?? ""} />
-    </>
-  );
-}
-
-/// Core memory of an assistant for one tenant.
-export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
-  const [tenant, setTenant] = useState("");
-  const [memory, setMemory] = useState<Record_ | null>(null);
-  const [text, setText] = useState("");
-  const path = `/v1/memory/assistants/${encodeURIComponent(assistant.identifier)}/core`;
-  const of = `?tenantId=${encodeURIComponent(tenant)}`;
-  const load = () => call("GET", path + of).then(setMemory);
-  return (
-    <>
-      <div class="row"><label>Tenant <input value={tenant} onInput={(event) => setTenant(event.currentTarget.value)} /></label><Act kind="main" disabled={!tenant} run={load}>Show memory</Act></div>
-      {memory && !memory.enabled && <p>Core memory is off for this assistant: set coreMemory.enabled in its settings.</p>}
-      {memory?.enabled && (
-        <>
-          <ul class="entries">{memory.entries.map((entry: Record_) => (
-            <li key={entry.id}><small>{entry.section} · {entry.source}{entry.pinned ? " · pinned" : ""}</small><p>{entry.content}</p>{may("memory:write") && <Act kind="quiet" run={() => call("DELETE", `${path}/${entry.id}${of}`).then(load)}>Forget</Act>}</li>
-          ))}</ul>
-          {memory.entries.length === 0 && <p>Nothing is remembered yet.</p>}
-          {may("memory:write") && <div class="row"><input aria-label="What to remember" value={text} onInput={(event) => setText(event.currentTarget.value)} /><Act disabled={!text.trim()} run={() => call("POST", path + of, { body: { content: text } }).then(() => (setText(""), load()))}>Remember</Act></div>}
-        </>
-      )}
     </>
   );
 }

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { call, get, post, states, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure } from "../parts/basic.tsx";
-import { Approvals, Conversation, type Message } from "./conversation.tsx";
+import { Approvals, Conversation, type Decision, type Message } from "./conversation.tsx";
 
 const OVER = ["completed", "error", "limit_exceeded"];
 const isOver = (state: any): boolean => OVER.includes(state.status) && !state.queuedMessages;
@@ -27,7 +27,7 @@ export interface Chat {
   error: Error | null;
   send: (message: string, files: Upload[], more?: object) => Promise<void>;
   stop: () => Promise<unknown>;
-  answer: (yes: boolean) => Promise<unknown>;
+  answer: (decision: Decision) => Promise<unknown>;
 }
 
 /// All messages of a chat, oldest first.
@@ -88,9 +88,9 @@ export function useChat(assistant: string, began: string | null): Chat {
       setTurn((turn) => turn + 1);
     },
     stop: () => post(path + "/stop"),
-    answer: (yes) => {
+    answer: ({ approved }) => {
       const calls = state.pendingToolCalls.filter((call: any) => call.kind === "approval");
-      const responses = calls.map((call: any) => ({ tool_call_id: call.id, content: yes ? "approved" : "rejected" }));
+      const responses = calls.map((call: any) => ({ tool_call_id: call.id, content: approved.includes(call.id) ? "approved" : "rejected" }));
       return post(path + "/tool-response", { responses });
     },
   };

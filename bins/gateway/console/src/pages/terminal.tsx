@@ -25,7 +25,10 @@ function kept(lines: Line[], more: Line[]): Line[] {
 
 export function Terminal({ environment }: { environment: Record_ }): JSX.Element {
   const path = `/v1/environments/${environment._id}/sandbox`;
-  const status = useLoad((signal) => get(path + "/status", {}, signal), [path]);
+  // The machine of the environment itself, or of one of its tenants.
+  const [tenant, setTenant] = useState("");
+  const tenantId = tenant || undefined;
+  const status = useLoad((signal) => get(path + "/status", { tenantId }, signal), [path, tenant]);
   const [lines, setLines] = useState<Line[]>([]);
   const [command, setCommand] = useState("");
   const [cwd, setCwd] = useState("~");
@@ -90,9 +93,10 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
     <>
       <Failure error={status.error} />
       <div class="row">
+        <label>Tenant <input value={tenant} placeholder="of none" disabled={busy} onChange={(event) => (setTenant(event.currentTarget.value.trim()), setLines([]), setCwd("~"))} /></label>
         {online
           ? <><Badge of={status.value.status} /> <span>ends <When at={expiresAt} /></span> <Act run={() => post(path + "/stop", { sandboxId }).then(status.again)}>Stop the machine</Act></>
-          : <Act kind="main" run={() => post(path + "/start").then(status.again)}>Start the machine</Act>}
+          : <Act kind="main" run={() => post(path + "/start", { tenantId }).then(status.again)}>Start the machine</Act>}
       </div>
       {online && (
         <>

@@ -188,7 +188,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
         {thread.tenantId && <> · <a href={href("tenants", thread.tenantId)}>{thread.tenantId}</a></>}{thread.parentThreadId && <> · <a href={href("threads", thread.parentThreadId)}>started by another thread</a></>}</p>
       {(thread.finishReason || thread.pausedReason || thread.queuedReason) && <p class="reason">{thread.finishReason ?? thread.pausedReason ?? thread.queuedReason}</p>}
       <Failure error={cut ?? loaded.error} />
-      {approval && may("agents:write") && <Approvals calls={approval.toolCalls} decide={(yes) => act("approval", { approved: yes, uid: approval.uid })} />}
+      {approval && may("agents:write") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
         { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={path} />{may("agents:write") && <Say path={path} done={again} />}</> },

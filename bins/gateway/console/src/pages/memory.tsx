@@ -1,0 +1,91 @@
+// What an assistant remembers of one tenant, or of one of its end users.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { call, download, get, post, withQuery } from "../api.ts";
+import { number } from "../format.ts";
+import type { Record_ } from "../groups.ts";
+import type * as Api from "../schema.d.ts";
+import { Act } from "../parts/basic.tsx";
+import { may } from "../session.ts";
+
+const SECTIONS = ["facts", "profile", "decisions", "instructions", "persona"];
+
+export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
+  const [tenantId, setTenant] = useState("");
+  const [endUser, setEndUser] = useState("");
+  const [includeArchived, setArchived] = useState(false);
+  const [memory, setMemory] = useState<Api.CoreMemoryEntries | null>(null);
+  const path = `/v1/memory/assistants/${encodeURIComponent(assistant.identifier)}/core`;
+  const of = { tenantId, subtenantId: endUser || undefined };
+  const load = (archived = includeArchived) => get(path, { ...of, includeArchived: archived }).then(setMemory);
+  const save = (format: string, ending: string) => download(withQuery(path + "/export", { ...of, format }), `${assistant.identifier}-${tenantId}.${ending}`);
+  const other = (set: (text: string) => void) => (event: { currentTarget: HTMLInputElement }) => (set(event.currentTarget.value), setMemory(null));
+  const live = memory?.entries.filter((entry) => !entry.archivedAt) ?? [];
+  return (
+    <>
+      <div class="row">
+        <label>Tenant <input value={tenantId} onInput={other(setTenant)} /></label>
+        <label>End user <input value={endUser} placeholder="of the whole tenant" onInput={other(setEndUser)} /></label>
+        <Act kind="main" disabled={!tenantId} run={() => load()}>Show memory</Act>
+      </div>
+      {memory && !memory.enabled && <p>Core memory is off for this assistant: set coreMemory.enabled in its settings.</p>}
+      {memory?.enabled && (
+        <>
+          <div class="row">
+            <span>{number(live.length)} of {number(memory.limits.maxEntries)} entries, {number(live.reduce((all, entry) => all + entry.content.length, 0))} of {number(memory.limits.maxChars)} characters · revision <code>{memory.revision}</code></span>
+            <label class="check"><input type="checkbox" checked={includeArchived} onChange={(event) => (setArchived(event.currentTarget.checked), void load(event.currentTarget.checked))} /> also what was forgotten</label>
+            <Act run={() => save("json", "json")}>Save as JSON</Act> <Act run={() => save("markdown", "md")}>Save as Markdown</Act>
+          </div>
+          <ul class="entries">{memory.entries.map((entry) => <Entry key={entry.id} entry={entry} path={path} of={of} done={() => load()} />)}</ul>
+          {memory.entries.length === 0 && <p>Nothing is remembered yet.</p>}
+          {may("memory:write") && <New make={(body) => post(withQuery(path, of), body).then(() => load())} />}
+        </>
+      )}
+    </>
+  );
+}
+
+interface EntryProps {
+  entry: Api.MemoryEntry;
+  path: string;
+  of: Record<string, string | undefined>;
+  done: () => Promise<void>;
+}
+
+function Entry({ entry, path, of, done }: EntryProps): JSX.Element {
+  const [text, setText] = useState<string | null>(null);
+  const at = withQuery(`${path}/${entry.id}`, of);
+  const change = (body: object) => call("PATCH", at, { body }).then(done);
+  const marks = [entry.section, entry.source, entry.pinned && "pinned", entry.readOnly && "read-only", entry.archivedAt && "forgotten"].filter(Boolean);
+  const isOpen = may("memory:write") && !entry.archivedAt;
+  return (
+    <li>
+      <small>{marks.join(" · ")}</small>
+      {text === null ? <p>{entry.content}</p> : <textarea aria-label="What is remembered" rows={3} value={text} onInput={(event) => setText(event.currentTarget.value)} />}
+      {isOpen && (
+        <div class="row">
+          {!entry.readOnly && (text === null
+            ? <button type="button" class="quiet" onClick={() => setText(entry.content)}>Change</button>
+            : <><Act disabled={!text.trim()} run={() => change({ content: text }).then(() => setText(null))}>Save</Act> <button type="button" class="quiet" onClick={() => setText(null)}>Leave it</button></>)}
+          {!entry.readOnly && <Act kind="quiet" run={() => change({ pinned: !entry.pinned })}>{entry.pinned ? "Unpin" : "Pin"}</Act>}
+          {!entry.readOnly && <Act kind="quiet" run={() => call("DELETE", at).then(done)}>Forget</Act>}
+        </div>
+      )}
+    </li>
+  );
+}
+
+function New({ make }: { make: (body: object) => Promise<void> }): JSX.Element {
+  const [content, setContent] = useState("");
+  const [section, setSection] = useState("facts");
+  const [pinned, setPinned] = useState(false);
+  return (
+    <div class="row">
+      <input aria-label="What to remember" placeholder="What to remember" value={content} onInput={(event) => setContent(event.currentTarget.value)} />
+      <input aria-label="Section" placeholder="Section" list="memory-sections" value={section} onInput={(event) => setSection(event.currentTarget.value)} />
+      <datalist id="memory-sections">{SECTIONS.map((one) => <option key={one} value={one} />)}</datalist>
+      <label class="check"><input type="checkbox" checked={pinned} onChange={(event) => setPinned(event.currentTarget.checked)} /> pinned</label>
+      <Act disabled={!content.trim()} run={() => make({ content, section, pinned }).then(() => setContent(""))}>Remember</Act>
+    </div>
+  );
+}
