@@ -1,6 +1,9 @@
 //! The OpenAPI 3.1 document, made from the route table.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    slice,
+};
 
 use actix_web::http::Method;
 use platform_auth::SCOPES;
@@ -90,6 +93,8 @@ pub struct Operation {
     required: &'static [&'static str],
     /// Its body is `multipart/form-data`.
     is_form: bool,
+    /// HEAD is asked for, too.
+    has_head: bool,
     /// By status; `None` = every other.
     responses: Vec<(Option<u16>, &'static str, RefOr<Schema>)>,
     others: Vec<Named>,
@@ -107,10 +112,18 @@ impl Operation {
             body: None,
             required: &[],
             is_form: false,
+            has_head: false,
             responses: Vec::new(),
             others: Vec::new(),
             record: Vec::new(),
         }
+    }
+
+    /// It is asked by HEAD, too, how large the answer is; that works for each GET, and is said of few.
+    #[must_use]
+    pub fn with_head(mut self) -> Self {
+        self.has_head = true;
+        self
     }
 
     /// What its query may have.
@@ -311,19 +324,16 @@ pub(crate) fn document<'a>(
                 }
             }
         }
-        let method = match route.method.as_str() {
-            "POST" => HttpMethod::Post,
-            "PUT" => HttpMethod::Put,
-            "PATCH" => HttpMethod::Patch,
-            "DELETE" => HttpMethod::Delete,
-            _ => HttpMethod::Get,
-        };
+        let methods: &[Method] =
+            if operation.has_head { &[Method::GET, Method::HEAD] } else { slice::from_ref(&route.method) };
         for path in route.described_paths() {
             if !operation.required.is_empty() {
                 required.push((path.clone(), route.method.as_str().to_lowercase(), operation.required));
             }
-            let described = describe(route, &path, &operation);
-            paths = paths.path(path, PathItem::new(method.clone(), described));
+            for method in methods {
+                let described = describe(route, method, &path, &operation);
+                paths = paths.path(path.clone(), PathItem::new(described_method(method), described));
+            }
         }
     }
     for (name, schema) in types {
@@ -374,9 +384,9 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-fn describe(route: &Route, path: &str, operation: &Operation) -> utoipa::openapi::path::Operation {
+fn describe(route: &Route, method: &Method, path: &str, operation: &Operation) -> utoipa::openapi::path::Operation {
     let mut described = OperationBuilder::new().summary(Some(operation.summary));
-    described = described.operation_id(Some(id(&route.method, path)));
+    described = described.operation_id(Some(id(method, path)));
     described = described.tag(route.tag);
     for name in placeholders(route.path) {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
@@ -430,6 +440,17 @@ fn describe(route: &Route, path: &str, operation: &Operation) -> utoipa::openapi
     }
     let access = json!({"keys": keys, "session": session, "scope": scope, "right": route.right.as_str()});
     described.extensions(Some(Extensions::builder().add("x-access", access).build())).build()
+}
+
+fn described_method(method: &Method) -> HttpMethod {
+    match method.as_str() {
+        "POST" => HttpMethod::Post,
+        "PUT" => HttpMethod::Put,
+        "PATCH" => HttpMethod::Patch,
+        "DELETE" => HttpMethod::Delete,
+        "HEAD" => HttpMethod::Head,
+        _ => HttpMethod::Get,
+    }
 }
 
 /// `POST /v1/assistants/{identifier}/messages` → `postAssistantsByIdentifierMessages`.

@@ -180,11 +180,9 @@ export function lost(why: string): void {
 
 export async function logOut(): Promise<void> {
   sessionStorage.removeItem(RETURNS);
-  const body = JSON.stringify({ token: refreshToken, clientId: CLIENT });
+  const body = JSON.stringify({ token: refreshToken ?? undefined, clientId: CLIENT });
   const headers = { "Content-Type": "application/json" };
-  const ends = [fetch("/oauth/logout", { method: "POST" }), ...(refreshToken ? [fetch("/oauth/revoke", { method: "POST", headers, body })] : [])];
-  const ended = await Promise.allSettled(ends);
-  const isOut = ended.every((one) => one.status === "fulfilled" && one.value.ok);
+  const isOut = await fetch("/oauth/revoke", { method: "POST", headers, body }).then((answer) => answer.ok, () => false);
   [bearer, refreshToken] = [null, null];
   become(null, isOut ? null : "The server could not be told; this browser may still be logged in. Log in and out once more.");
 }

@@ -146,6 +146,7 @@ mod spec {
     }
     pub fn download() -> Operation {
         Operation::new("Download a file, whole or in part (Range)")
+            .with_head()
             .answers_text(200, "application/octet-stream")
             .answers_text(206, "application/octet-stream")
     }

@@ -69,7 +69,6 @@ fn group(services: Arc<dyn OAuthService>) -> Group {
     group.get("/.well-known/oauth-protected-resource", OpenTo::Public, resource).with(spec::resource);
     group.get("/oauth/authorize", OpenTo::Public, authorize).with(spec::authorize);
     group.post("/oauth/authorize", OpenTo::Public, decide).with(spec::decide).raw();
-    group.post("/oauth/logout", OpenTo::Public, log_out).with(spec::log_out).raw();
     group
         .post("/oauth/introspect", OpenTo::FullKey { scope: None, account_wide: false }, introspect)
         .with(spec::introspect)
@@ -175,16 +174,6 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
         }
         Err(error) => Ok(refuse(&error)),
     }
-}
-
-async fn log_out(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
-    if browser::is_elsewhere(&*oauth, &request) {
-        return Err(Error::new(platform_core::Code::FORBIDDEN, "Log out in the console, not on another page."));
-    }
-    if let Some(log_in) = browser::log_in(&*oauth, &request) {
-        oauth.log_out(&log_in).await?;
-    }
-    Ok(browser::holding(Answer::ok(&json!({}))?, &*oauth, ""))
 }
 
 /// An application whose name is an address is looked up there, not any number of times.
@@ -330,7 +319,15 @@ async fn revoke(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
     if let Some(token) = fields.get("token") {
         oauth.revoke(token, client.as_deref()).await?;
     }
-    Answer::ok(&json!({}))
+    let answer = Answer::ok(&json!({}))?;
+    // Who ends their token in the console logs out of it; no other page logs anybody out.
+    match browser::log_in(&*oauth, &request) {
+        Some(log_in) if !browser::is_elsewhere(&*oauth, &request) => {
+            oauth.log_out(&log_in).await?;
+            Ok(browser::holding(answer, &*oauth, ""))
+        }
+        _ => Ok(answer),
+    }
 }
 
 async fn introspect(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
@@ -463,9 +460,6 @@ mod spec {
     }
     pub fn token() -> Operation {
         Operation::new("Exchange a code or a refresh token (RFC 6749)").body::<TokenBody>().answers_object(200)
-    }
-    pub fn log_out() -> Operation {
-        Operation::new("Forget who is logged in in this browser").answers_object(200)
     }
     pub fn revoke() -> Operation {
         Operation::new("End what a token follows from (RFC 7009)").body::<OneToken>().answers_object(200)
