@@ -62,7 +62,9 @@ async fn call(app: &TestApp, credential: &str, route: &Route, fill: impl Fn(&str
         .collect();
     let request = app.anonymous(route.method.clone(), &path.join("/"));
     let request = if credential.is_empty() { request } else { request.bearer_auth(credential) };
-    let reply = app.send(if [Method::GET, Method::HEAD].contains(&route.method) { request } else { request.json(&json!({})) }).await;
+    let reply = app
+        .send(if [Method::GET, Method::HEAD].contains(&route.method) { request } else { request.json(&json!({})) })
+        .await;
     (reply.status, reply.error().to_owned())
 }
 

@@ -134,6 +134,11 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     let away = hear(&app, recording(WAV)).await;
     assert_eq!((away.status, away.error()), (StatusCode::BAD_GATEWAY, "UPSTREAM_ERROR"));
 
+    let (hasty, silent, _hasty_db) = app_that_hears(&[("PLATFORM_SPEECH_TIMEOUT", "1s")]).await;
+    silent.hold();
+    let late = hear(&hasty, recording(WAV)).await;
+    assert_eq!((late.status, late.error()), (StatusCode::GATEWAY_TIMEOUT, "UPSTREAM_TIMEOUT"));
+
     // At an address: of another, and one of ours; also as JSON.
     let server = FakeToolServer::start();
     let none = json!({"audioUrl": format!("{}/echo", server.url())});

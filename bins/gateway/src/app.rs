@@ -140,6 +140,7 @@ impl Platform {
             children: Arc::clone(&pools.files),
             catalog: Arc::clone(models) as _,
             budget: quotas.clone(),
+            timeout: config.speech_timeout,
         }));
         let connectors = Connectors::load(config.connectors_dir.as_deref(), |app| config.app_clients.get(app).cloned());
         for app in config.app_clients.keys().filter(|app| connectors.get(app).is_err()) {

@@ -24,8 +24,6 @@ use crate::{
 /// Transcripts.
 pub const TRANSCRIPT: Kind = Kind::placed("transcript");
 
-/// From a recording to its text (contract 15).
-const LONGEST: Duration = Duration::from_mins(2);
 /// Recordings that are in memory at once, and of one account.
 const AT_ONCE: (usize, usize) = (8, 3);
 
@@ -45,6 +43,8 @@ pub struct SpeechNeeds {
     pub catalog: Arc<dyn Catalog>,
     /// Who lets them be asked.
     pub budget: Arc<dyn Budget>,
+    /// Longest time from a recording to its text.
+    pub timeout: Duration,
 }
 
 /// Speech on PostgreSQL.
@@ -73,8 +73,8 @@ impl PgSpeech {
             return Err(Error::new(code::SPEECH_NOT_CONFIGURED, message));
         };
         let NewTranscript { recording, language, message_uid, chat_uid, owner, verbose } = new;
-        let until = Instant::now() + LONGEST;
-        let late = |_| Error::new(Code::UPSTREAM_TIMEOUT, "The recording could not be heard in two minutes.");
+        let until = Instant::now() + self.needs.timeout;
+        let late = |_| Error::new(Code::UPSTREAM_TIMEOUT, "The recording was not heard in time; send a shorter one.");
         let _place = timeout_at(until, self.places.acquire(account)).await.map_err(late)?;
         let bytes = timeout_at(until, self.bytes(account, &owner, &recording)).await.map_err(late)??;
         let Some((media_type, extension)) = format(&bytes) else {

@@ -224,6 +224,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         .or_else(|| header("x-goog-api-key"))
         .unwrap_or_default();
     if path.ends_with("/transcriptions") {
+        state.gate.acquire().await.expect("it is never closed").forget();
         return transcription(&state, path, credential, &body);
     }
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -62,6 +62,7 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             ),
             ("PLATFORM_SPEECH_API_KEY", "", "its credential"),
             ("PLATFORM_SPEECH_MODEL", "whisper-1", "its model"),
+            ("PLATFORM_SPEECH_TIMEOUT", "2m", "longest time from a recording to its text"),
             (
                 "PLATFORM_SPEECH_MODEL_PATH",
                 "",
