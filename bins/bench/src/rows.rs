@@ -467,6 +467,7 @@ impl Bench {
 
         // A worker that may take 256 at once finds 10,000 waiting.
         let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_WORKER_CONCURRENCY", "256")]);
+        self.arrivals.lock().expect("lock").clear();
         let began = Instant::now();
         let mut tasks = JoinSet::new();
         for lane in 0..50 {

@@ -68,6 +68,7 @@ impl Bench {
         for _ in 0..AGENTS {
             agents.push(agent(&mut connection, "t1-d0", 1000).await);
         }
+        self.arrivals.lock().expect("lock").clear();
         let before = platform.cpu_ms();
         let began = Instant::now();
         let mut tasks = JoinSet::new();
