@@ -4,10 +4,18 @@ use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 /// joiners; where `camelCase` goes on, another begins. In scripts that put no spaces between words (Chinese, Japanese,
 /// Thai …) any two neighbours are a word.
 pub fn search_words(text: &str) -> String {
-    let mut words = String::with_capacity(text.len());
+    // What is normal already need not be made so.
+    if text.is_ascii() {
+        return split(text.bytes().map(char::from), text.len());
+    }
+    split(text.nfkc().filter(|c| !is_ignored(*c)), text.len())
+}
+
+fn split(text: impl Iterator<Item = char>, length: usize) -> String {
+    let mut words = String::with_capacity(length);
     let mut run = Vec::new();
     let mut before = ' ';
-    for c in text.nfkc().filter(|c| !is_ignored(*c)).chain([' ']) {
+    for c in text.chain([' ']) {
         let kind = Kind::of(before);
         if kind != Kind::of(c) || c.is_uppercase() && before.is_lowercase() {
             add(&mut words, &run, kind);
@@ -31,6 +39,13 @@ enum Kind {
 impl Kind {
     fn of(c: char) -> Self {
         match c {
+            c if c.is_ascii() => {
+                if c.is_ascii_alphanumeric() {
+                    Self::Word
+                } else {
+                    Self::Nothing
+                }
+            }
             '\u{e00}'..='\u{eff}'
             | '\u{1000}'..='\u{109f}'
             | '\u{1780}'..='\u{17ff}'
@@ -74,6 +89,7 @@ mod tests {
             ("Cafe\u{301} \u{fb01}x co\u{ad}operate \u{ff21}\u{ff11}", "Caf\u{e9} fix cooperate A1"),
             ("iPhone手机号码!", "i Phone 手机 机号 号码"),
             ("水", "水"),
+            ("`/livez` knowledgeRecall, A1", "livez knowledge Recall A1"),
             (" -- ", ""),
         ] {
             assert_eq!(search_words(text), words, "{text}");
