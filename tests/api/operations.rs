@@ -19,6 +19,7 @@ use crate::{
         tool_server,
     },
     triggers::{server_of, trigger},
+    uploads::upload,
 };
 
 /// An address that nobody listens on.
@@ -66,6 +67,14 @@ async fn what_happens_is_counted_where_an_operator_looks_for_it() {
     }
     let cost = value(&text, &format!("platform_model_cost_usd_total{{{model}}}")).expect("a cost");
     assert!(cost > 6e-6, "three tokens at two dollars a million: {cost}");
+    let stored = |text: &str, of: &str| {
+        let ours = text.lines().find_map(|line| line.strip_prefix(&format!("{of}{{account=\""))?.split_once("\"} "));
+        ours.map(|(_, figure)| figure.to_owned())
+    };
+    upload(&app, "a.txt", b"twelve bytes".as_slice()).await;
+    let text = read().await;
+    assert_eq!(stored(&text, "platform_files").as_deref(), Some("1"), "{text}");
+    assert_eq!(stored(&text, "platform_files_size_bytes").as_deref(), Some("12"), "{text}");
 
     // A thread that sleeps, a stream, and a call that is broken off.
     let agent = agent(&app, json!({})).await;

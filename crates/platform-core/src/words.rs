@@ -39,13 +39,8 @@ enum Kind {
 impl Kind {
     fn of(c: char) -> Self {
         match c {
-            c if c.is_ascii() => {
-                if c.is_ascii_alphanumeric() {
-                    Self::Word
-                } else {
-                    Self::Nothing
-                }
-            }
+            c if c.is_ascii_alphanumeric() => Self::Word,
+            c if c.is_ascii() => Self::Nothing,
             '\u{e00}'..='\u{eff}'
             | '\u{1000}'..='\u{109f}'
             | '\u{1780}'..='\u{17ff}'
