@@ -638,11 +638,17 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     let all = outcomes(&app, &path, 1).await;
     let due = text(&all[0]["eventId"]);
     assert!(due.ends_with(":00:00.000Z") && all[0]["outcome"] == "executed", "{all:?}");
-    assert_eq!(
-        db.number("SELECT count(*) AS n FROM runs WHERE kind = 'trigger-schedule'").await,
-        1,
-        "and the next waits"
-    );
+    let waiting = "SELECT count(*) AS n FROM runs WHERE kind = 'trigger-schedule' AND due > now()";
+    assert_eq!(db.number(waiting).await, 1, "and the next waits");
+    // Nobody was there for three days.
+    db.run(
+        "UPDATE runs SET due = now(), payload = jsonb_build_object('at', (payload ->> 'at')::bigint - 3 * 86400000) \
+        WHERE kind = 'trigger-schedule'",
+    )
+    .await;
+    let all = outcomes(&app, &path, 2).await;
+    assert!(all.iter().all(|event| event["outcome"] == "executed"), "{all:?}");
+    assert_eq!(db.number(waiting).await, 1, "times that were missed are made up for once");
 }
 
 #[tokio::test]
