@@ -135,8 +135,15 @@ async fn commands_run_with_the_variables_of_three_layers_and_none_of_their_value
 async fn a_command_keeps_its_directory_ends_in_time_and_says_its_end_when_it_says_too_much() {
     let app = app_with(&[("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", "4096")]).await;
     let (path, _) = environment(&app, json!({})).await;
+    let programs = async || app.get(&format!("{path}/clis")).await.body;
+    let before = programs().await;
     let sandbox = started(&app, &path, json!({"timeoutMinutes": 1})).await;
     let run = async |line: &str| ran(&app, &path, &sandbox, line).await;
+    for program in before.as_array().expect("programs") {
+        let there = run(&format!("command -v {}", program["name"].as_str().expect("a name"))).await;
+        assert_eq!(program["installed"], there["exitCode"] == 0, "{program} is said truthfully before any machine");
+    }
+    assert_eq!(programs().await, before, "and is the same on it");
     assert_eq!(run("mkdir -p 'a b' && cd 'a b' && exit 3").await["exitCode"], 3);
     let here = run("pwd").await;
     assert_eq!((&here["stdout"], &here["cwd"]), (&json!("/workspace/a b\n"), &json!("/workspace/a b")));
