@@ -573,7 +573,7 @@ async fn who_deletes_a_server_that_others_use_is_told_of_those_that_it_sees() {
     let hidden = id(&app.post("/agents", uses("hidden", Some(&shop))).await);
     let refused = call(&app, &token, Method::DELETE, &format!("/tool-servers/{server}"), json!({})).await;
     assert_eq!((refused.error(), &refused.body["details"]["usedBy"]["agents"]), ("CONFLICT", &json!([seen])));
-    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("1 in projects that you do not see")));
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("1 that you do not see")));
     assert!(!refused.body.to_string().contains(&hidden), "{}", refused.body);
     let whole = app.delete(&format!("/tool-servers/{server}")).await.body;
     assert_eq!(whole["details"]["usedBy"]["agents"].as_array().map(Vec::len), Some(2), "{whole}");

@@ -110,6 +110,10 @@ await step("one of two calls is approved, and what was thought of an answer is s
   await page.waitForSelector(".thumbs [aria-pressed=true]:has-text('Bad')");
   assert.equal(await page.getByLabel("Why it is so").inputValue(), "The zone is missing");
   await check(page, "feedback");
+  await press("Good");
+  await page.waitForSelector(".thumbs [aria-pressed=true]:has-text('Good')");
+  const [given] = await api("GET", `/assistants/helper/chats/${histories.at(-1).chatUID}/feedback`);
+  assert.deepEqual([given.feedback, given.feedbackComment], [true, "The zone is missing"], "what is not changed is kept");
   await to(page, "#/assistants/helper");
   await page.getByRole("tab", { name: "Playground" }).click();
 });

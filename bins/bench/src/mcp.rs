@@ -1,6 +1,6 @@
 //! What the MCP gateway adds to a call.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -18,6 +18,7 @@ const CLIENTS: usize = 64;
 const SERVERS: usize = 20;
 const TOOLS: usize = 25;
 const LISTS: usize = 50;
+const STREAMS: usize = 100;
 
 impl Bench {
     /// Calls through the gateway beside calls of the server behind it, and a list of 500 tools.
@@ -42,6 +43,15 @@ impl Bench {
             cpus.push((platform.cpu_ms() - before) / count(times.len() as u64));
             rates.push(rate);
             references.push(self.load(&upstream, CLIENTS, direct.clone(), "hello").await.0);
+        }
+        let streamed = |name: &str| {
+            let params = json!({"name": name, "arguments": {"text": "hello"}, "_meta": {"progressToken": "p"}});
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
+        };
+        let (mut first, mut first_directly) = (vec![], vec![]);
+        for _ in 0..STREAMS {
+            first.push(first_event(&platform.address, "/v1/mcp/calls", &streamed("up__slow")).await);
+            first_directly.push(first_event(&upstream, "/mcp", &streamed("slow")).await);
         }
         let mut servers = Vec::new();
         for n in 0..SERVERS {
@@ -79,6 +89,8 @@ impl Bench {
         let mut rows = Row::new(&what, format!("{ratio:.2} x"), reference, ">= 15,000/s");
         let cpu = format!("{:.3} ms", median(cpus));
         rows.extend(Row::new("  CPU of the platform a call", cpu, String::new(), "<= 0.08 ms"));
+        let added = format!("+{:.2} ms", percentile(&mut first, 0.5) - percentile(&mut first_directly, 0.5));
+        rows.extend(Row::new("  first event of a streamed result, p50", added, String::new(), "<= +1 ms"));
         let list = format!("{:.1} ms p50", percentile(&mut times, 0.5));
         rows.extend(Row::new("  500 tools of 20 servers, listed in pages of 100", list, String::new(), "<= 5 ms"));
         rows
@@ -92,7 +104,24 @@ async fn profile(connection: &mut Connection, slug: &str, servers: &[&Value]) {
     connection.call("POST", "/v1/mcp-gateway/profiles", &profile).await;
 }
 
-/// An MCP server with one tool, which says what it is told.
+/// Until the first event of a call's answer, in milliseconds.
+async fn first_event(address: &str, path: &str, call: &str) -> f64 {
+    let streams = "accept: application/json, text/event-stream\r\ncontent-type: ";
+    let asked =
+        String::from_utf8(request("POST", path, KEY, call)).expect("text").replacen("content-type: ", streams, 1);
+    let mut connection = Connection::open(address).await.expect("connected");
+    let began = Instant::now();
+    connection.begin(asked.as_bytes()).await.expect("an answer");
+    let mut first = None;
+    while let Some(piece) = connection.piece().await.expect("a piece") {
+        if piece.contains("notifications/progress") {
+            first.get_or_insert_with(|| millis(began.elapsed()));
+        }
+    }
+    first.expect("progress")
+}
+
+/// An MCP server with two tools: one says what it is told, the other tells of its progress before.
 async fn upstream() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -110,20 +139,43 @@ async fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(4096);
     while let Some((_, body)) = asked(&mut stream, &mut buffer).await? {
-        let (status, body) = answer(&serde_json::from_slice(&body).unwrap_or_default());
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let (status, answer) = answer(&body);
+        if body["params"]["name"] == "slow" {
+            let params = json!({"progressToken": body["params"]["_meta"]["progressToken"], "progress": 1});
+            let told = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                .await?;
+            stream.write_all(event(&told).as_bytes()).await?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            stream.write_all((event(&answer) + "0\r\n\r\n").as_bytes()).await?;
+            continue;
+        }
         let head =
-            format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all((head + &body).as_bytes()).await?;
+            format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", answer.len());
+        stream.write_all((head + &answer).as_bytes()).await?;
     }
     Ok(())
+}
+
+/// An event as a chunk of a body.
+fn event(data: &str) -> String {
+    let event = format!("event: message\ndata: {data}\n\n");
+    format!("{:x}\r\n{event}\r\n", event.len())
 }
 
 fn answer(asked: &Value) -> (&'static str, String) {
     let result = match asked["method"].as_str() {
         Some("initialize") => json!({"protocolVersion": asked["params"]["protocolVersion"],
             "capabilities": {"tools": {}}, "serverInfo": {"name": "bench", "version": "1"}}),
-        Some("tools/list") => json!({"tools": [{"name": "echo", "description": "Says what it is told",
-            "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}]}),
+        Some("tools/list") => {
+            let tool = |name: &str| {
+                json!({"name": name, "description": "Says what it is told",
+                    "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}})
+            };
+            json!({"tools": [tool("echo"), tool("slow")]})
+        }
         Some("tools/call") => json!({"content": [{"type": "text", "text": asked["params"]["arguments"]["text"]}]}),
         Some(_) if asked["id"].is_null() => return ("202 Accepted", String::new()),
         Some(_) => {

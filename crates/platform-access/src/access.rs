@@ -88,9 +88,9 @@ impl Access {
         Ok(())
     }
 
-    /// Refuses a caller who was let in before and reaches the named records no longer. It costs little, for it is asked
+    /// Refuses a caller who was let in before and reaches the named records no longer. It asks little, for it is asked
     /// again and again: whose a record is never changes, but where it is and to whom it is open.
-    pub async fn check_still(&self, caller: &Caller, named: &[Reference], least: ProjectRole) -> Result<()> {
+    pub async fn check_still(&self, caller: &Caller, named: &[Reference]) -> Result<()> {
         self.check_open(caller, named).await?;
         let reach = self.reach(caller).await?;
         if reach.is_whole() {
@@ -98,7 +98,7 @@ impl Access {
         }
         for record in named {
             if let Some(project) = self.project(&caller.account, record).await? {
-                return reach.check(&project, least);
+                return reach.check(&project, ProjectRole::Viewer);
             }
         }
         Ok(())

@@ -28,14 +28,14 @@ pub(crate) fn wrong_kind() -> Error {
     Error::new(Code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.")
 }
 
-/// Reads a body as its route takes it; `whose`: who holds its place meanwhile.
+/// Reads a body as its route takes it; `whose`: who holds its place meanwhile, and that of a large one until it is checked.
 pub(crate) async fn read(
     http: &Http,
     route: &Route,
     whose: &String,
     headers: &HeaderMap,
     payload: &mut Payload,
-) -> Result<Bytes> {
+) -> Result<(Bytes, Option<FairPermit<String>>)> {
     refuse_encoding(headers)?;
     let text = |name: HeaderName| text(headers, name);
     // What comes with a GET says nothing.
@@ -65,11 +65,11 @@ pub(crate) async fn read(
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(body.freeze())
+        Ok((body.freeze(), places.large))
     };
     let slow = |_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly.");
-    let body = tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)??;
-    Ok(if is_ignored { Bytes::new() } else { body })
+    let (body, place) = tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)??;
+    Ok((if is_ignored { Bytes::new() } else { body }, place))
 }
 
 /// Whether nothing more of a body comes; what of it is there already is read and thrown away.

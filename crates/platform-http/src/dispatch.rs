@@ -211,8 +211,8 @@ async fn handle(
                 (multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?, 0)
             }
             None => {
-                let body = body::read(http, route, &whose, request.headers(), payload).await?;
-                let (fields, memory) = Fields::checked(&body, route.is_raw).await?;
+                let (body, place) = body::read(http, route, &whose, request.headers(), payload).await?;
+                let (fields, memory) = Fields::checked(&body, route.is_raw, place).await?;
                 (Received { body, fields, parts: Vec::new() }, memory)
             }
         };

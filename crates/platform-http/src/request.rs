@@ -414,9 +414,10 @@ impl Fields {
     }
 
     /// The same of a body that came from outside, unless it is for its route to read; and the memory that its values take.
-    pub async fn checked(body: &Bytes, is_raw: bool) -> Result<(Self, usize)> {
+    pub async fn checked(body: &Bytes, is_raw: bool, place: Option<FairPermit<String>>) -> Result<(Self, usize)> {
         let body = body.clone();
         run_sized(body.len(), move || {
+            let _place = place;
             if is_raw {
                 return Ok((Self::default(), memory_of(&body)));
             }

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use actix_web::http::{Method, header::HeaderMap};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use platform_access::{ProjectRole, Reference};
+use platform_access::Reference;
 use platform_core::Result;
 use platform_realtime::Watcher;
 use serde_json::Value;
@@ -117,7 +117,7 @@ impl Follower {
         if let Some(route) = resource.and_then(|resource| resource.route(&self.method)) {
             access::permit(&identity, route, &route.main_path(&self.asked), &self.origin)?;
         }
-        self.http.access.check_still(&identity.caller, &self.named, ProjectRole::Viewer).await
+        self.http.access.check_still(&identity.caller, &self.named).await
     }
 }
 

@@ -108,7 +108,10 @@ impl Connector {
             let compiled = |schema: &Value| jsonschema::validator_for(schema).map_err(|error| error.to_string());
             schemas.insert(event.slug.clone(), (compiled(&event.config)?, compiled(&event.payload)?));
         }
-        let made = serde_json::to_string(&(&pack.base_url, &pack.tools)).map_err(|error| error.to_string())?;
+        // As JSON a value of a header is masked.
+        let headers: Vec<&str> =
+            pack.tools.iter().flat_map(|tool| &tool.custom_headers).map(|header| header.value.expose()).collect();
+        let made = serde_json::to_string(&(&pack.base_url, &pack.tools, headers)).map_err(|error| error.to_string())?;
         Ok(Self { digest: sha256_hex(made), pack, provider: provider.to_owned(), managed, schemas })
     }
 

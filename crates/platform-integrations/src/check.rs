@@ -99,14 +99,21 @@ fn shape_problems(text: &str, raw: &Value, first: Vec<Problem>) -> Vec<Problem> 
 fn line_of(text: &str, pointer: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
+    let is_item = |line: &str| line.trim_start().starts_with("- ");
     let mut at = 0;
     for (depth, step) in pointer.split('/').skip(1).enumerate() {
-        let rest = || lines.iter().enumerate().skip(at);
+        // What stands below a key, whose items may stand as far left as itself.
+        let parent = lines.get(at).copied().unwrap_or_default();
+        let is_below = |line: &str| {
+            let is_item_of_key = is_item(line) && !is_item(parent) && indent(line) == indent(parent);
+            depth == 0 || line.trim().is_empty() || indent(line) > indent(parent) || is_item_of_key
+        };
+        let rest = || lines.iter().enumerate().skip(at).take_while(|(line, text)| *line == at || is_below(text));
         let found = match step.parse::<usize>() {
             Ok(index) => {
-                let first = rest().find(|(_, line)| line.trim_start().starts_with("- ")).map(|(_, line)| indent(line));
-                let is_item = |line: &str| line.trim_start().starts_with("- ") && Some(indent(line)) == first;
-                rest().filter(|(_, line)| is_item(line)).nth(index)
+                let items = || rest().filter(|(line, text)| *line != at && is_item(text));
+                let first = items().next().map(|(_, line)| indent(line));
+                items().filter(|(_, line)| Some(indent(line)) == first).nth(index)
             }
             Err(_) => {
                 let is_key = |line: &str| {

@@ -30,6 +30,8 @@ use crate::{
 
 /// After a failure it is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Servers of apps are looked at again after this.
+const RENEWAL: Duration = Duration::from_hours(1);
 
 /// Apps.
 pub const APP: Kind = Kind::of_account("app");
@@ -186,26 +188,42 @@ impl PgIntegrations {
         self.connections.apps.get(slug).cloned()
     }
 
-    /// Gives servers what the connectors of their apps say since this version; those that they expose they go on to.
+    /// Gives servers what the connectors of their apps say here; what they expose they go on to. Once an hour, since
+    /// processes of another version may do the same.
     pub async fn renew_servers(self: Arc<Self>) {
-        let packs: Vec<(String, String)> =
-            self.connections.apps.all().map(|of| (of.pack.slug.clone(), of.digest.clone())).collect();
         loop {
-            match self.renew_some(&packs).await {
-                Ok(0) => return,
-                Ok(count) => info!(count, "Tool servers have the tools of newer connectors."),
+            let wait = match self.renew_all().await {
+                Ok(count) => {
+                    if count > 0 {
+                        info!(count, "Tool servers have the tools of their connectors as these are now.");
+                    }
+                    RENEWAL
+                }
                 Err(error) => {
                     warn!(%error, "Tool servers could not be given the tools of newer connectors; trying again shortly.");
-                    sleep(AGAIN).await;
+                    AGAIN
                 }
-            }
+            };
+            sleep(wait).await;
         }
     }
 
-    /// How many servers were renewed; one that cannot be is left as it is until the next start.
-    async fn renew_some(&self, packs: &[(String, String)]) -> Result<usize> {
+    /// How many servers were renewed; one that cannot be is left as it is.
+    async fn renew_all(&self) -> Result<usize> {
+        let packs: Vec<(String, String)> =
+            self.connections.apps.all().map(|of| (of.pack.slug.clone(), of.digest.clone())).collect();
+        let (mut renewed, mut last) = (0, (AccountId::named(""), String::new()));
+        loop {
+            let some = self.tool_servers.outdated(&packs, &last).await?;
+            let Some(end) = some.last().cloned() else { return Ok(renewed) };
+            renewed += self.renew(&some).await;
+            last = end;
+        }
+    }
+
+    async fn renew(&self, servers: &[(AccountId, String)]) -> usize {
         let mut renewed = 0;
-        for (account, server) in &self.tool_servers.outdated(packs).await? {
+        for (account, server) in servers {
             let renew = |link: &AppLink| {
                 let connector = self.connector(&link.app)?;
                 let exposed = link.exposed.clone().map(|names| {
@@ -218,7 +236,7 @@ impl PgIntegrations {
                 Err(error) => warn!(server, %error, "A tool server could not be given the tools of a newer connector."),
             }
         }
-        Ok(renewed)
+        renewed
     }
 
     /// Requests with the rights of connections.
@@ -549,13 +567,13 @@ impl IntegrationService for PgIntegrations {
     }
 }
 
-/// The tools of an app that are exposed, as a server has them.
 /// What a server has of an app that exposes these tools.
 fn of_app(connector: &Connector, exposed: Option<Vec<String>>) -> OfApp {
     let tools = tools_of(connector, exposed.as_deref());
     OfApp { exposed, tools, url: connector.pack.base_url.clone(), pack: connector.digest.clone() }
 }
 
+/// The tools of an app that are exposed, as a server has them.
 pub(crate) fn tools_of(connector: &Connector, exposed: Option<&[String]>) -> Vec<ToolDefinition> {
     let is_exposed = |name: &String| exposed.is_none_or(|exposed| exposed.contains(name));
     connector.pack.tools.iter().filter(|tool| is_exposed(&tool.function.name)).cloned().collect()

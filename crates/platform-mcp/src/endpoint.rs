@@ -13,7 +13,7 @@ use platform_vault::Secret;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
     sync::broadcast::error::RecvError,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::{
@@ -369,12 +369,14 @@ impl Watching {
 
     /// Waits until the tools are others; `None`: when they are none of the caller's any more.
     async fn changed(&mut self) -> Option<()> {
+        let mut look = Instant::now() + LOOK_AGAIN;
         loop {
-            match timeout(LOOK_AGAIN, self.notices.recv()).await {
+            match timeout_at(look, self.notices.recv()).await {
                 Ok(Ok(Notice::Changed { topic, id })) if !self.concerns(&topic, &id) => continue,
                 Ok(Err(RecvError::Closed)) => return None,
                 _ => {}
             }
+            look = Instant::now() + LOOK_AGAIN;
             sleep(TOGETHER).await;
             while self.notices.try_recv().is_ok() {}
             let account = &self.asking.caller.account;

@@ -3,11 +3,12 @@ use std::collections::HashMap;
 use diesel::{
     dsl::{count_star, sql},
     prelude::*,
-    sql_types::{Array, BigInt, Bool, Nullable, Text},
+    sql_types::{BigInt, Bool},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
-use platform_db::Conn;
+use platform_db::{Conn, JsonStatement};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
@@ -241,7 +242,7 @@ pub(crate) async fn set_switches(
     Ok(())
 }
 
-#[derive(Debug, Clone, Queryable, Selectable)]
+#[derive(Debug, Clone, Queryable, Selectable, Serialize)]
 #[diesel(table_name = mcp_audit)]
 pub(crate) struct CallRow {
     pub account_id: String,
@@ -283,31 +284,12 @@ impl From<CallRow> for AuditRow {
 
 /// One statement for any number of rows, which is planned once.
 pub(crate) async fn insert_calls(conn: &mut Conn, rows: &[CallRow]) -> Result<()> {
-    let texts = |of: fn(&CallRow) -> &str| rows.iter().map(of).collect::<Vec<_>>();
-    let numbers = |of: fn(&CallRow) -> i64| rows.iter().map(of).collect::<Vec<_>>();
-    let optional = |of: fn(&CallRow) -> Option<&str>| rows.iter().map(of).collect::<Vec<_>>();
-    diesel::sql_query(
-        "INSERT INTO mcp_audit (account_id, id, timestamp_ms, subject, profile_id, tool_server_id, tool_name, outcome, \
-         duration_ms, request_bytes, response_bytes, error_code, arguments, result) SELECT * FROM unnest($1::text[], \
-         $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[], \
-         $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[])",
-    )
-    .bind::<Array<Text>, _>(texts(|row| &row.account_id))
-    .bind::<Array<Text>, _>(texts(|row| &row.id))
-    .bind::<Array<BigInt>, _>(numbers(|row| row.timestamp_ms))
-    .bind::<Array<Text>, _>(texts(|row| &row.subject))
-    .bind::<Array<Text>, _>(texts(|row| &row.profile_id))
-    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.tool_server_id.as_deref()))
-    .bind::<Array<Text>, _>(texts(|row| &row.tool_name))
-    .bind::<Array<Text>, _>(texts(|row| &row.outcome))
-    .bind::<Array<BigInt>, _>(numbers(|row| row.duration_ms))
-    .bind::<Array<BigInt>, _>(numbers(|row| row.request_bytes))
-    .bind::<Array<BigInt>, _>(numbers(|row| row.response_bytes))
-    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.error_code.as_deref()))
-    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.arguments.as_deref()))
-    .bind::<Array<Nullable<Text>>, _>(optional(|row| row.result.as_deref()))
-    .execute(conn)
-    .await?;
+    const SQL: &str = "INSERT INTO mcp_audit (account_id, id, timestamp_ms, subject, profile_id, tool_server_id, \
+        tool_name, outcome, duration_ms, request_bytes, response_bytes, error_code, arguments, result) \
+        SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account_id text, id text, timestamp_ms bigint, subject text, \
+        profile_id text, tool_server_id text, tool_name text, outcome text, duration_ms bigint, request_bytes bigint, \
+        response_bytes bigint, error_code text, arguments text, result text)";
+    JsonStatement::new(SQL, rows)?.execute(conn).await?;
     Ok(())
 }
 

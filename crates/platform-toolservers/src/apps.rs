@@ -220,11 +220,16 @@ impl PgToolServerService {
         Ok(server.record.integration.clone())
     }
 
-    /// Servers whose tools were made from another pack than these (apps and digests), some of them.
-    pub async fn outdated(&self, packs: &[(String, String)]) -> Result<Vec<(AccountId, String)>> {
+    /// Servers whose tools were made from another pack than these (apps and digests), some of them behind this one.
+    pub async fn outdated(
+        &self,
+        packs: &[(String, String)],
+        after: &(AccountId, String),
+    ) -> Result<Vec<(AccountId, String)>> {
         let (apps, digests): (Vec<&str>, Vec<&str>) =
             packs.iter().map(|(app, digest)| (app.as_str(), digest.as_str())).unzip();
-        let found = repository::made_otherwise(&mut *self.db.conn().await?, &apps, &digests).await?;
+        let found =
+            repository::made_otherwise(&mut *self.db.conn().await?, (&apps, &digests), (&after.0, &after.1)).await?;
         Ok(found.into_iter().filter_map(|(account, id)| Some((AccountId::parse(&account).ok()?, id))).collect())
     }
 
@@ -243,7 +248,13 @@ impl PgToolServerService {
             let mut settings = row.settings()?;
             let OfApp { exposed, tools, url, pack } = choose(&link)?;
             let before = std::mem::take(&mut settings.tool_definitions);
-            settings.tool_definitions = switched(tools, &before);
+            settings.tool_definitions = switched(tools.clone(), &before);
+            if pack != link.pack {
+                // A newer pack may ask for more care than before, never for less.
+                for (tool, of_pack) in settings.tool_definitions.iter_mut().zip(&tools) {
+                    tool.requires_approval |= of_pack.requires_approval;
+                }
+            }
             settings.url = url;
             (link.exposed, link.pack) = (exposed, pack);
             let kept = self.secrets(account, &row)?.of(&mut settings, &before)?;

@@ -47,8 +47,9 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// A connection that nobody uses is closed after this.
 const IDLE: Duration = Duration::from_mins(5);
 const MOST_CONNECTIONS: u64 = 1000;
-/// A server that ends a subscription is subscribed to again after this.
-const BETWEEN_SUBSCRIPTIONS: Duration = Duration::from_mins(1);
+/// A server that ends a subscription is subscribed to again after the first of these; one that ends each of them, and
+/// tells nothing, ever more seldom.
+const BETWEEN_SUBSCRIPTIONS: (Duration, Duration) = (Duration::from_mins(1), Duration::from_mins(10));
 
 /// What is longer is read and masked beside the threads that serve others, in bytes.
 const SHORT: usize = 16 << 10;
@@ -402,17 +403,25 @@ impl McpClients {
         }
         spawn("listen to MCP server", async move {
             let filter = SubscriptionFilter::builder().tools_list_changed().build();
-            while let Ok(mut subscription) = peer.listen(filter.clone()).await {
-                while let Ok(Some(_)) = subscription.next().await {
-                    changed.add(server.clone(), Due::Reading);
+            let mut pause = BETWEEN_SUBSCRIPTIONS.0;
+            loop {
+                match peer.listen(filter.clone()).await {
+                    Ok(mut subscription) => {
+                        // What changed while nobody listened was told nobody.
+                        changed.add(server.clone(), Due::Reading);
+                        while let Ok(Some(_)) = subscription.next().await {
+                            changed.add(server.clone(), Due::Reading);
+                            pause = BETWEEN_SUBSCRIPTIONS.0;
+                        }
+                    }
+                    Err(ServiceError::McpError(_)) => break,
+                    Err(_) => {}
                 }
-                drop(subscription);
-                sleep(BETWEEN_SUBSCRIPTIONS).await;
+                sleep(pause).await;
                 if peer.is_transport_closed() {
                     break;
                 }
-                // What changed while nobody listened was told nobody.
-                changed.add(server.clone(), Due::Reading);
+                pause = (pause * 2).min(BETWEEN_SUBSCRIPTIONS.1);
             }
         });
     }

@@ -318,8 +318,12 @@ pub(crate) async fn set_connected(
     Ok(())
 }
 
-/// Servers of apps whose tools were made from other packs than these, a few of them.
-pub(crate) async fn made_otherwise(conn: &mut Conn, apps: &[&str], packs: &[&str]) -> Result<Vec<(String, String)>> {
+/// Servers of apps whose tools were made from other packs than these, a few of them behind this one.
+pub(crate) async fn made_otherwise(
+    conn: &mut Conn,
+    (apps, packs): (&[&str], &[&str]),
+    (account, id): (&str, &str),
+) -> Result<Vec<(String, String)>> {
     #[derive(QueryableByName)]
     struct Found {
         #[diesel(sql_type = Text)]
@@ -330,9 +334,11 @@ pub(crate) async fn made_otherwise(conn: &mut Conn, apps: &[&str], packs: &[&str
     let found = diesel::sql_query(
         "SELECT s.account_id, s.id FROM tool_servers s \
          JOIN unnest($1::text[], $2::text[]) AS now(app, pack) ON s.app ->> 'app' = now.app \
-         WHERE s.app ->> 'pack' IS DISTINCT FROM now.pack LIMIT 100",
+         WHERE s.app ->> 'pack' IS DISTINCT FROM now.pack AND (s.account_id, s.id) > ($3, $4) \
+         ORDER BY s.account_id, s.id LIMIT 100",
     );
-    let found = found.bind::<Array<Text>, _>(apps).bind::<Array<Text>, _>(packs).load::<Found>(conn).await?;
+    let found = found.bind::<Array<Text>, _>(apps).bind::<Array<Text>, _>(packs);
+    let found = found.bind::<Text, _>(account).bind::<Text, _>(id).load::<Found>(conn).await?;
     Ok(found.into_iter().map(|Found { account_id, id }| (account_id, id)).collect())
 }
 

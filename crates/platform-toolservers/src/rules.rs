@@ -181,7 +181,7 @@ pub fn in_use(users: &[(String, String)], hidden: usize) -> Error {
     let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind}s)"));
     let more = users.len().saturating_sub(20);
     let more = (more > 0).then(|| format!("{more} more"));
-    let hidden = (hidden > 0).then(|| format!("{hidden} in projects that you do not see"));
+    let hidden = (hidden > 0).then(|| format!("{hidden} that you do not see"));
     let named = named.chain(more).chain(hidden).collect::<Vec<_>>().join(", ");
     let message = format!("This tool server is used by {named}; take it out there, or delete it with force=true.");
     Error::new(Code::CONFLICT, message).with("usedBy", used_by)

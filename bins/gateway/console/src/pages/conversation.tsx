@@ -42,18 +42,21 @@ interface Given {
   requestId: string;
   feedback: boolean;
   feedbackComment?: string | null;
+  feedbackData?: unknown;
 }
 
 function Thumbs({ path, uid, before }: { path: string; uid: string; before?: Given }): JSX.Element {
   const [now, setNow] = useState<Given | null>(null);
+  const [why, setWhy] = useState<string | null>(null);
   const [error, setError] = useState<Error | null>(null);
   const given = now ?? before;
-  const give = (feedback: boolean, feedbackComment?: string) => post<Given>(path + "/feedback", { messageId: uid, feedback, feedbackComment }).then(setNow, setError);
+  // There is one opinion of a message: what of the former one is not changed goes on to count.
+  const give = (feedback: boolean) => post<Given>(path + "/feedback", { messageId: uid, feedback, feedbackComment: why ?? given?.feedbackComment ?? undefined, feedbackData: given?.feedbackData ?? undefined }).then(setNow, setError);
   return (
     <span class="thumbs">
       <button type="button" class="quiet" title="Good answer" aria-pressed={given?.feedback === true} onClick={() => give(true)}>Good</button>
       <button type="button" class="quiet" title="Bad answer" aria-pressed={given?.feedback === false} onClick={() => give(false)}>Bad</button>
-      {given && <input aria-label="Why it is so" placeholder="Why?" maxLength={4000} value={given.feedbackComment ?? ""} onChange={(event) => give(given.feedback, event.currentTarget.value)} />}
+      {given && <input aria-label="Why it is so" placeholder="Why?" maxLength={4000} value={why ?? given.feedbackComment ?? ""} onInput={(event) => setWhy(event.currentTarget.value)} onChange={() => give(given.feedback)} />}
       <Failure error={error} />
     </span>
   );

@@ -5,40 +5,55 @@ import { call, download, get, post, withQuery } from "../api.ts";
 import { number } from "../format.ts";
 import type { Record_ } from "../groups.ts";
 import type * as Api from "../schema.d.ts";
-import { Act } from "../parts/basic.tsx";
+import { Act, Failure, useLoad } from "../parts/basic.tsx";
 import { may } from "../session.ts";
 
 const SECTIONS = ["facts", "profile", "decisions", "instructions", "persona"];
 
+/// Whose memory it is.
+interface Owner {
+  tenantId: string;
+  subtenantId?: string;
+}
+
 export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
   const [tenantId, setTenant] = useState("");
   const [endUser, setEndUser] = useState("");
+  const [shown, setShown] = useState<Owner | null>(null);
+  const show = (event: Event) => (event.preventDefault(), setShown({ tenantId, subtenantId: endUser || undefined }));
+  return (
+    <>
+      <form class="row" onSubmit={show}>
+        <label>Tenant <input value={tenantId} onInput={(event) => setTenant(event.currentTarget.value)} /></label>
+        <label>End user <input value={endUser} placeholder="of the whole tenant" onInput={(event) => setEndUser(event.currentTarget.value)} /></label>
+        <button class="main" disabled={!tenantId}>Show memory</button>
+      </form>
+      {shown && <Entries key={JSON.stringify(shown)} assistant={assistant} of={shown} />}
+    </>
+  );
+}
+
+function Entries({ assistant, of }: { assistant: Record_; of: Owner }): JSX.Element {
   const [includeArchived, setArchived] = useState(false);
-  const [memory, setMemory] = useState<Api.CoreMemoryEntries | null>(null);
   const path = `/v1/memory/assistants/${encodeURIComponent(assistant.identifier)}/core`;
-  const of = { tenantId, subtenantId: endUser || undefined };
-  const load = (archived = includeArchived) => get(path, { ...of, includeArchived: archived }).then(setMemory);
-  const save = (format: string, ending: string) => download(withQuery(path + "/export", { ...of, format }), `${assistant.identifier}-${tenantId}.${ending}`);
-  const other = (set: (text: string) => void) => (event: { currentTarget: HTMLInputElement }) => (set(event.currentTarget.value), setMemory(null));
+  const { value: memory, error, again } = useLoad<Api.CoreMemoryEntries>((signal) => get(path, { ...of, includeArchived }, signal), [path, includeArchived]);
+  const save = (format: string, ending: string) => download(withQuery(path + "/export", { ...of, format }), `${assistant.identifier}-${of.tenantId}.${ending}`);
   const live = memory?.entries.filter((entry) => !entry.archivedAt) ?? [];
   return (
     <>
-      <div class="row">
-        <label>Tenant <input value={tenantId} onInput={other(setTenant)} /></label>
-        <label>End user <input value={endUser} placeholder="of the whole tenant" onInput={other(setEndUser)} /></label>
-        <Act kind="main" disabled={!tenantId} run={() => load()}>Show memory</Act>
-      </div>
+      <h2>{of.tenantId}{of.subtenantId && ` / ${of.subtenantId}`}</h2>
+      <Failure error={error} />
       {memory && !memory.enabled && <p>Core memory is off for this assistant: set coreMemory.enabled in its settings.</p>}
       {memory?.enabled && (
         <>
           <div class="row">
             <span>{number(live.length)} of {number(memory.limits.maxEntries)} entries, {number(live.reduce((all, entry) => all + entry.content.length, 0))} of {number(memory.limits.maxChars)} characters · revision <code>{memory.revision}</code></span>
-            <label class="check"><input type="checkbox" checked={includeArchived} onChange={(event) => (setArchived(event.currentTarget.checked), void load(event.currentTarget.checked))} /> also what was forgotten</label>
+            <label class="check"><input type="checkbox" checked={includeArchived} onChange={(event) => setArchived(event.currentTarget.checked)} /> also what was forgotten</label>
             <Act run={() => save("json", "json")}>Save as JSON</Act> <Act run={() => save("markdown", "md")}>Save as Markdown</Act>
           </div>
-          <ul class="entries">{memory.entries.map((entry) => <Entry key={entry.id} entry={entry} path={path} of={of} done={() => load()} />)}</ul>
+          <ul class="entries">{memory.entries.map((entry) => <Entry key={entry.id} entry={entry} path={path} of={of} done={again} />)}</ul>
           {memory.entries.length === 0 && <p>Nothing is remembered yet.</p>}
-          {may("memory:write") && <New make={(body) => post(withQuery(path, of), body).then(() => load())} />}
+          {may("memory:write") && <New make={(body) => post(withQuery(path, { ...of }), body).then(again)} />}
         </>
       )}
     </>
@@ -48,13 +63,13 @@ export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
 interface EntryProps {
   entry: Api.MemoryEntry;
   path: string;
-  of: Record<string, string | undefined>;
-  done: () => Promise<void>;
+  of: Owner;
+  done: () => void;
 }
 
 function Entry({ entry, path, of, done }: EntryProps): JSX.Element {
   const [text, setText] = useState<string | null>(null);
-  const at = withQuery(`${path}/${entry.id}`, of);
+  const at = withQuery(`${path}/${entry.id}`, { ...of });
   const change = (body: object) => call("PATCH", at, { body }).then(done);
   const marks = [entry.section, entry.source, entry.pinned && "pinned", entry.readOnly && "read-only", entry.archivedAt && "forgotten"].filter(Boolean);
   const isOpen = may("memory:write") && !entry.archivedAt;

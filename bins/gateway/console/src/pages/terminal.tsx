@@ -23,12 +23,23 @@ function kept(lines: Line[], more: Line[]): Line[] {
   return all.slice(first);
 }
 
+/// The machine of the environment itself, or of one of its tenants.
 export function Terminal({ environment }: { environment: Record_ }): JSX.Element {
-  const path = `/v1/environments/${environment._id}/sandbox`;
-  // The machine of the environment itself, or of one of its tenants.
   const [tenant, setTenant] = useState("");
-  const tenantId = tenant || undefined;
-  const status = useLoad((signal) => get(path + "/status", { tenantId }, signal), [path, tenant]);
+  const [typed, setTyped] = useState("");
+  if (!may("sandbox:write")) return <p>You may not work on this machine.</p>;
+  return (
+    <>
+      <form class="row" onSubmit={(event) => (event.preventDefault(), setTenant(typed.trim()))}>
+        <label>Tenant <input value={typed} placeholder="of none" onInput={(event) => setTyped(event.currentTarget.value)} onChange={() => setTenant(typed.trim())} /></label>
+      </form>
+      <Shell key={tenant} path={`/v1/environments/${environment._id}/sandbox`} tenantId={tenant || undefined} />
+    </>
+  );
+}
+
+function Shell({ path, tenantId }: { path: string; tenantId?: string }): JSX.Element {
+  const status = useLoad((signal) => get(path + "/status", { tenantId }, signal), [path, tenantId]);
   const [lines, setLines] = useState<Line[]>([]);
   const [command, setCommand] = useState("");
   const [cwd, setCwd] = useState("~");
@@ -88,12 +99,10 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
     at.current = Math.min(before.current.length, Math.max(0, at.current + step));
     setCommand(before.current[at.current] ?? "");
   };
-  if (!may("sandbox:write")) return <p>You may not work on this machine.</p>;
   return (
     <>
       <Failure error={status.error} />
       <div class="row">
-        <label>Tenant <input value={tenant} placeholder="of none" disabled={busy} onChange={(event) => (setTenant(event.currentTarget.value.trim()), setLines([]), setCwd("~"))} /></label>
         {online
           ? <><Badge of={status.value.status} /> <span>ends <When at={expiresAt} /></span> <Act run={() => post(path + "/stop", { sandboxId }).then(status.again)}>Stop the machine</Act></>
           : <Act kind="main" run={() => post(path + "/start", { tenantId }).then(status.again)}>Start the machine</Act>}
