@@ -480,6 +480,20 @@ async fn a_newer_connector_reaches_the_servers_that_were_made_of_it_and_exposes_
         names.contains(&"find_customer".to_owned()).then_some(names)
     });
     assert_eq!(names.await, ["find_customer", "note"]);
+    drop(app);
+    // What is masked in answers counts, too, and more care than before.
+    let guarded =
+        newer.replace("method: POST\n    customHeaders", "method: POST\n    requiresApproval: true\n    customHeaders");
+    connectors("newer", &guarded.replace("a-note-of-ours", "a-note-of-theirs"));
+    let app = TestApp::start(PROGRAM, &db, &[&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")], &settings[..]].concat());
+    eventually("it asks for approval", async || {
+        let tools = app.get(&format!("/tool-servers/{all}")).await.body["toolDefinitions"].clone();
+        (tools[1]["requiresApproval"] == true).then_some(())
+    })
+    .await;
+    let noted = call(&app, &all, "note", json!({"text": "x"})).await;
+    assert_eq!(noted["success"], true, "{noted}");
+    assert_eq!(crm.requests("/api/notes")[0].header("x-kind"), "a-note-of-theirs");
 }
 
 #[tokio::test]

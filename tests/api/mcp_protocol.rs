@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     mcp_gateway::{MODERN, app, app_on, called, exposed, listed, modern, profile, set, wrong},
-    support::text,
+    support::{eventually, text},
 };
 
 #[tokio::test]
@@ -184,6 +184,7 @@ async fn a_change_of_an_upstream_without_sessions_reaches_whoever_listens() {
     let open = json!({"name": "default", "servers": [{"toolServerId": server}], "newToolPolicy": "enabled"});
     profile(&app, open).await;
     let mut stream = subscribed(&app).await;
+    eventually("the platform listens", async || (mcp.listeners() > 0).then_some(())).await;
     mcp.set_tools(&["echo", "more"]);
     assert_eq!(next(&mut stream).await.1["method"], "notifications/tools/list_changed");
     assert_eq!(listed(&app, app.key(), "").await, set(&["s__echo", "s__more"]));

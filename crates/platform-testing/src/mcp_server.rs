@@ -86,6 +86,11 @@ impl FakeMcpServer {
         self.describe(names.iter().map(tool).collect());
     }
 
+    /// How many are told of changes of its tools.
+    pub fn listeners(&self) -> usize {
+        self.state.changes.receiver_count()
+    }
+
     /// Its tools, as they are listed.
     pub fn describe(&self, tools: Value) {
         *self.state.tools.lock().expect("lock") = tools;

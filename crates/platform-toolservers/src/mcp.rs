@@ -403,12 +403,14 @@ impl McpClients {
         }
         spawn("listen to MCP server", async move {
             let filter = SubscriptionFilter::builder().tools_list_changed().build();
-            let mut pause = BETWEEN_SUBSCRIPTIONS.0;
+            let (mut pause, mut is_again) = (BETWEEN_SUBSCRIPTIONS.0, false);
             loop {
                 match peer.listen(filter.clone()).await {
                     Ok(mut subscription) => {
                         // What changed while nobody listened was told nobody.
-                        changed.add(server.clone(), Due::Reading);
+                        if is_again {
+                            changed.add(server.clone(), Due::Reading);
+                        }
                         while let Ok(Some(_)) = subscription.next().await {
                             changed.add(server.clone(), Due::Reading);
                             pause = BETWEEN_SUBSCRIPTIONS.0;
@@ -421,7 +423,7 @@ impl McpClients {
                 if peer.is_transport_closed() {
                     break;
                 }
-                pause = (pause * 2).min(BETWEEN_SUBSCRIPTIONS.1);
+                (pause, is_again) = ((pause * 2).min(BETWEEN_SUBSCRIPTIONS.1), true);
             }
         });
     }
