@@ -60,6 +60,12 @@ async fn a_key_reaches_what_its_lists_permit_and_nothing_else() {
         assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "KEY_ENDPOINT_FORBIDDEN"), "{path}");
     }
     assert_eq!(get(&app, &listed, "/api-keys").await.error(), "FULL_KEY_REQUIRED", "whatever its lists say");
+    let all = json!([{"method": "*", "path": "/documents/**"}]);
+    let (_, documents) = key(&app, json!({"allowedEndpoints": all})).await;
+    assert_eq!(get(&app, &documents, "/documents").await.status, StatusCode::OK);
+    for path in ["/documents/skills", "/skills"] {
+        assert_eq!(get(&app, &documents, path).await.error(), "KEY_ENDPOINT_FORBIDDEN", "{path} is no document");
+    }
     assert_eq!(get(&app, &listed, "/nothing").await.error(), "NOT_FOUND", "the path comes first");
 
     let (_, ui) = key(&app, json!({"preset": "UI"})).await;

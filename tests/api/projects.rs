@@ -580,6 +580,24 @@ async fn who_deletes_a_server_that_others_use_is_told_of_those_that_it_sees() {
 }
 
 #[tokio::test]
+async fn a_viewer_counts_and_takes_back_an_install_of_a_skill_and_changes_nothing_of_it() {
+    let app = app().await;
+    let (ann, token) = user(&app, "ann", "member").await;
+    let shop = project(&app, "shop", "private").await;
+    enlist(&app, &shop, &ann, "viewer").await;
+    let made = app.post("/skills/scaffold", json!({"name": "deploy", "projectId": shop})).await.body;
+    let skill = made["folder"]["_id"].as_str().expect("an id").to_owned();
+    let installs = async || app.get("/skills?limit=1").await.body["items"][0]["installCount"].clone();
+    let install = format!("/skills/{skill}/install");
+    assert_eq!(call(&app, &token, Method::POST, &install, json!({})).await.status, StatusCode::OK);
+    assert_eq!(installs().await, 1);
+    assert_eq!(call(&app, &token, Method::DELETE, &install, json!({})).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(installs().await, 0);
+    let renamed = call(&app, &token, Method::PATCH, &format!("/document-folders/{skill}"), json!({"name": "x"})).await;
+    assert_eq!(renamed.error(), "FORBIDDEN");
+}
+
+#[tokio::test]
 async fn what_was_spent_in_a_project_is_the_sum_of_what_its_chats_and_threads_took() {
     let app = app().await;
     let shop = project(&app, "shop", "private").await;

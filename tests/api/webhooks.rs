@@ -175,6 +175,9 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
         let all = sent.iter().map(ToolRequest::json);
         all.filter(|body| body["type"] == kind).map(|body| body["data"].clone()).collect::<Vec<_>>()
     };
+    let nulls =
+        sent.iter().filter(|request| request.json()["data"].as_object().expect("data").values().any(Value::is_null));
+    assert_eq!(nulls.count(), 0, "what there is not is not said");
     let finished = &data("thread.finished")[0];
     assert_eq!((&finished["threadId"], &finished["agentId"]), (&json!(thread), &json!(of)));
     assert_eq!((&finished["state"], &finished["previousState"]), (&json!("completed"), &json!("processing")));

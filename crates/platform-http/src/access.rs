@@ -46,8 +46,7 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
         let message = "This key may not be used from here; see its allowedDomains.";
         return Err(Error::new(code::KEY_DOMAIN_FORBIDDEN, message));
     }
-    let lists = |path: &str| rules.lists(route.method.as_str(), unmounted(path));
-    if !opens(rules, route, lists(path) || route.alias_path(path).is_some_and(|path| lists(&path))) {
+    if !opens(rules, route, rules.lists(route.method.as_str(), unmounted(path), alias(route))) {
         let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
         return Err(Error::new(code::KEY_ENDPOINT_FORBIDDEN, message));
     }
@@ -120,14 +119,18 @@ fn scope_of_key(rules: &KeyRules, route: &Route) -> Option<&'static str> {
         OpenTo::Minting { scope } | OpenTo::Key { scope, .. } => scope,
         OpenTo::Public | OpenTo::FullKey { .. } => return None,
     };
-    let lists = |path: &str| rules.may_list(route.method.as_str(), unmounted(path));
-    let lists = lists(route.path) || route.alias_path(route.path).is_some_and(|path| lists(&path));
+    let lists = rules.may_list(route.method.as_str(), unmounted(route.path), alias(route));
     (!rules.is_signed && opens(rules, route, lists)).then_some(scope)
 }
 
 /// From where a browser asks.
 fn origin(headers: &HeaderMap) -> Option<&str> {
     headers.get(ORIGIN).or_else(|| headers.get(REFERER))?.to_str().ok()
+}
+
+/// The beginnings of its main and its other place.
+fn alias(route: &Route) -> Option<(&'static str, &'static str)> {
+    route.alias.map(|(main, alias)| (unmounted(main), unmounted(alias)))
 }
 
 /// The path without its mount prefix, as lists of endpoints name it.

@@ -208,6 +208,12 @@ impl Route {
         self
     }
 
+    /// It takes no editor, for it changes what is the caller's own.
+    pub fn using(&mut self) -> &mut Self {
+        self.right = Right::Use;
+        self
+    }
+
     /// It takes an editor of the project.
     pub fn changing(&mut self) -> &mut Self {
         self.right = Right::Change;
@@ -232,12 +238,6 @@ impl Route {
             Some((main, alias)) if path.contains(alias) => path.replacen(alias, main, 1),
             _ => path.to_owned(),
         }
-    }
-
-    /// The other place of a path that is as it would be without aliases.
-    pub(crate) fn alias_path(&self, path: &str) -> Option<String> {
-        let (main, alias) = self.alias?;
-        path.contains(main).then(|| path.replacen(main, alias, 1))
     }
 
     /// Its paths in the `OpenAPI` document.

@@ -40,7 +40,7 @@ fn group(services: Arc<PgKnowledge>) -> Group {
     group.get("/v1/skills/tags", read, tags).with(spec::tags);
     group.get("/v1/skills/{id}/archive", read, archive).with(spec::archive);
     group.post("/v1/skills/{id}/install", write, install).with(spec::install);
-    group.delete("/v1/skills/{id}/install", write, uninstall).with(spec::uninstall);
+    group.delete("/v1/skills/{id}/install", write, uninstall).with(spec::uninstall).using();
     group.get("/v1/skills/{id}/tree", read, tree).with(spec::tree);
     group.build()
 }

@@ -48,20 +48,29 @@ impl KeyRules {
         })
     }
 
-    /// Whether the lists name this request; `path` is without its mount prefix.
-    pub fn lists(&self, method: &str, path: &str) -> bool {
+    /// Whether the lists name this request; `path` is that of its main place, without its mount prefix. `alias`: the
+    /// beginnings of its main and its other place, which an entry may name as well.
+    pub fn lists(&self, method: &str, path: &str, alias: Option<(&str, &str)>) -> bool {
         let method = if method == "HEAD" { "GET" } else { method };
-        self.listed(method, |pattern| matches(pattern, path, |wanted, given| wanted == given))
+        self.listed(method, alias, |pattern| matches(pattern, path, |wanted, given| wanted == given))
     }
 
-    /// Whether the lists name some request to a route; `path` is without its mount prefix, its placeholders are anything.
-    pub fn may_list(&self, method: &str, path: &str) -> bool {
-        self.listed(method, |pattern| matches(pattern, path, |wanted, given| wanted == given || given.starts_with('{')))
+    /// Whether the lists name some request to a route; its placeholders are anything.
+    pub fn may_list(&self, method: &str, path: &str, alias: Option<(&str, &str)>) -> bool {
+        let fits = |wanted: &str, given: &str| wanted == given || given.starts_with('{');
+        self.listed(method, alias, |pattern| matches(pattern, path, fits))
     }
 
-    fn listed(&self, method: &str, fits: impl Fn(&str) -> bool) -> bool {
+    fn listed(&self, method: &str, alias: Option<(&str, &str)>, fits: impl Fn(&str) -> bool) -> bool {
+        let named = |pattern: &str| {
+            let of_alias = |(main, alias)| {
+                let rest = pattern.strip_prefix(alias).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+                Some(format!("{main}{rest}"))
+            };
+            fits(alias.and_then(of_alias).as_deref().unwrap_or(pattern))
+        };
         let mut endpoints = self.endpoints.iter();
-        endpoints.any(|endpoint| (endpoint.method == "*" || endpoint.method == method) && fits(&endpoint.path))
+        endpoints.any(|endpoint| (endpoint.method == "*" || endpoint.method == method) && named(&endpoint.path))
     }
 }
 
@@ -129,7 +138,7 @@ mod tests {
         let listed = |method: &str, path: &str| {
             let endpoint = |method: &str, path: &str| Endpoint { method: method.into(), path: path.into() };
             let endpoints = vec![endpoint("POST", "/assistants/*/messages"), endpoint("GET", "/agents/**")];
-            KeyRules { endpoints, ..KeyRules::default() }.lists(method, path)
+            KeyRules { endpoints, ..KeyRules::default() }.lists(method, path, None)
         };
         assert!(listed("POST", "/assistants/support/messages"));
         assert!(!listed("GET", "/assistants/support/messages") && !listed("POST", "/assistants/a/b/messages"));

@@ -96,7 +96,7 @@ impl NewSkill {
         let mut checks = Checks::default();
         checks.name(&self.name);
         if let Some(description) = &self.description {
-            checks.length("description", description, 0..=1024);
+            checks.length("description", description, 0..=4000);
         }
         checks.tags("tags", &mut self.tags);
         checks.finish()

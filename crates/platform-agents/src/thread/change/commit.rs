@@ -210,13 +210,17 @@ impl Threads {
         for (before, change) in record.new_changes() {
             let mut changed = data.clone();
             changed["state"] = change.state.as_str().into();
-            changed["previousState"] = before.map(ThreadState::as_str).into();
+            if let Some(before) = before {
+                changed["previousState"] = before.as_str().into();
+            }
             events.push(event("thread.state_changed", changed.clone()));
             if change.state.is_terminal() {
-                changed["finishReason"] = json!(record.finish_reason);
+                if let Some(reason) = &record.finish_reason {
+                    changed["finishReason"] = json!(reason);
+                }
                 changed["duration"] = record.duration_ms().into();
                 changed["tokenUsage"] = serde_json::to_value(&record.usage).map_err(Error::internal)?;
-                let content = Some(json!({"result": record.facts.result}));
+                let content = record.facts.result.as_ref().map(|result| json!({"result": result}));
                 events.push(Event { content, ..event("thread.finished", changed) });
             }
             if let (ThreadState::PausedForApproval, Some(approval)) = (change.state, &record.facts.approval) {
