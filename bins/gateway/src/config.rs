@@ -202,11 +202,7 @@ impl Config {
             bootstrap_key,
             egress: egress()?,
             limits: field_limits()?,
-            memory_limits: MemoryLimits {
-                max_chars: number("PLATFORM_LIMIT_CORE_MEMORY_CHARS", 0)?,
-                max_entries: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", 0)?,
-                max_entry_chars: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRY_CHARS", 0)?,
-            },
+            memory_limits: memory_limits()?,
             sandbox_backend: one_of("PLATFORM_SANDBOX_BACKEND", &SANDBOX_KINDS)?,
             sandbox_socket: text("PLATFORM_SANDBOX_SOCKET").unwrap_or_default().into(),
             sandbox_images: sandbox_images()?,
@@ -441,6 +437,14 @@ fn master_key(name: &str, text: &str) -> Result<SecretString> {
             "{name}: this is not 32 bytes in base64; `openssl rand -base64 32` prints such a key."
         ))),
     }
+}
+
+fn memory_limits() -> Result<MemoryLimits> {
+    Ok(MemoryLimits {
+        max_chars: number("PLATFORM_LIMIT_CORE_MEMORY_CHARS", 0)?,
+        max_entries: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", 0)?,
+        max_entry_chars: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRY_CHARS", 0)?,
+    })
 }
 
 fn speech() -> Result<Option<SpeechConfig>> {
