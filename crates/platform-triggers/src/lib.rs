@@ -14,7 +14,7 @@
 //! # async fn example(needs: TriggerNeeds, caller: Caller, new: NewTrigger, headers: &dyn RequestHeaders) -> Result<()> {
 //! let triggers = PgTriggers::new(needs);
 //! let trigger = triggers.create(&caller, new, None).await?;
-//! let received = triggers.receive("token", headers, b"{}").await?;
+//! let received = triggers.receive("token", headers, &"{}".into()).await?;
 //! # Ok(()) }
 //! ```
 
