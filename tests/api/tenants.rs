@@ -380,6 +380,8 @@ async fn a_turn_whose_quota_ends_between_its_calls_stands_still_with_what_it_has
     thread_in(&app, &thread, "paused_for_resume").await;
     let nothing = app.post("/tenant-admin/acme/subtenants/u1/add-usage", json!({"cost": 1e-12})).await;
     assert_eq!(nothing.error(), "INVALID_USAGE_AMOUNT", "less than a nano-dollar");
+    let large = app.post("/tenant-admin/acme/add-usage", json!({"tokens": 10_000_000_000_000_000_i64})).await;
+    assert_eq!(large.error(), "INVALID_USAGE_AMOUNT", "more than any client can hold");
     let added =
         app.post("/tenant-admin/acme/subtenants/u1/add-usage", json!({"cost": 0.600_000_000_4, "source": "crm"})).await;
     assert_eq!(added.body["applied"]["cost"], 0.6, "as it is counted");

@@ -212,7 +212,7 @@ async fn handle(
             }
             None => {
                 let (body, place) = body::read(http, route, &whose, request.headers(), payload).await?;
-                let (fields, memory) = Fields::checked(&body, route.is_raw, place).await?;
+                let (fields, memory) = Fields::checked(&body, route, place).await?;
                 (Received { body, fields, parts: Vec::new() }, memory)
             }
         };

@@ -29,6 +29,7 @@ use crate::{
     gate::{Gate, StreamPlace},
     http::Http,
     multipart::Part,
+    route::Route,
     sse::Follower,
 };
 
@@ -414,14 +415,14 @@ impl Fields {
     }
 
     /// The same of a body that came from outside, unless it is for its route to read; and the memory that its values take.
-    pub async fn checked(body: &Bytes, is_raw: bool, place: Option<FairPermit<String>>) -> Result<(Self, usize)> {
-        let body = body.clone();
+    pub async fn checked(body: &Bytes, route: &Route, place: Option<FairPermit<String>>) -> Result<(Self, usize)> {
+        let (body, is_raw, too_large) = (body.clone(), route.is_raw, route.too_large);
         run_sized(body.len(), move || {
             let _place = place;
             if is_raw {
                 return Ok((Self::default(), memory_of(&body)));
             }
-            check_json(&body)?;
+            check_json(&body, too_large)?;
             Ok((Self::of(&body)?, memory_of(&body)))
         })
         .await
@@ -477,16 +478,17 @@ impl<'de> Deserialize<'de> for Fields {
 }
 
 /// Structure that must hold before any field is read: size, depth, text without NUL, integers that every
-/// client can hold (contract 00 §2.7).
-pub(crate) fn check_json(body: &[u8]) -> Result<()> {
-    check_values(body, "").map_err(|error| {
+/// client can hold (contract 00 §2.7). `too_large`: what one that is not is refused with, where it is not `VALIDATION_ERROR`.
+fn check_json(body: &[u8], too_large: Option<Code>) -> Result<()> {
+    check_values(body, "", too_large).map_err(|error| {
         let Ok(Fields(fields)) = Fields::of(body) else { return error };
         // Which field it was is only asked when there is something to say of it.
-        fields.iter().find_map(|(name, value)| check_values(value.get().as_bytes(), name).err()).unwrap_or(error)
+        let of_field = |name: &str, value: &RawValue| check_values(value.get().as_bytes(), name, too_large);
+        fields.iter().find_map(|(name, value)| of_field(name, value).err()).unwrap_or(error)
     })
 }
 
-fn check_values(body: &[u8], path: &str) -> Result<()> {
+fn check_values(body: &[u8], path: &str, too_large: Option<Code>) -> Result<()> {
     const DEEPEST: usize = 64;
     let too_many = |reason| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {reason}."));
     check_size(body).map_err(too_many)?;
@@ -513,7 +515,11 @@ fn check_values(body: &[u8], path: &str) -> Result<()> {
                 let whole = !rest.get(digits).is_some_and(|byte| matches!(byte, b'.' | b'e' | b'E'));
                 let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|text| text.parse::<u64>().ok());
                 if whole && number.is_none_or(|number| number > LARGEST) {
-                    return Err(Error::invalid(path, "range", format!("Integers must lie within ±{LARGEST}.")));
+                    let message = format!("Integers must lie within ±{LARGEST}.");
+                    return Err(match too_large {
+                        Some(code) => Error::new(code, message),
+                        None => Error::invalid(path, "range", message),
+                    });
                 }
                 // A fraction or exponent is skipped with what follows it.
                 at += rest
@@ -536,16 +542,16 @@ mod tests {
     #[test]
     fn depth_and_nul_are_found_outside_and_inside_of_text() {
         let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
-        assert!(check_json(&nested(64)).is_ok());
-        assert_eq!(check_json(&nested(65)).expect_err("too deep").code(), code::INVALID_JSON);
-        assert!(check_json(br#"{"a":"[[[\"{{{"}"#).is_ok());
-        assert_eq!(check_json(br#"{"a":"x\u0000"}"#).expect_err("NUL").code(), Code::VALIDATION_ERROR);
-        assert!(check_json(br#"{"a":"x\\u0000"}"#).is_ok(), "an escaped backslash is no escape");
+        assert!(check_json(&nested(64), None).is_ok());
+        assert_eq!(check_json(&nested(65), None).expect_err("too deep").code(), code::INVALID_JSON);
+        assert!(check_json(br#"{"a":"[[[\"{{{"}"#, None).is_ok());
+        assert_eq!(check_json(br#"{"a":"x\u0000"}"#, None).expect_err("NUL").code(), Code::VALIDATION_ERROR);
+        assert!(check_json(br#"{"a":"x\\u0000"}"#, None).is_ok(), "an escaped backslash is no escape");
         for good in ["9007199254740991", "-9007199254740991", "1e300", "0.12345678901234567890", "[1,2]"] {
-            assert!(check_json(good.as_bytes()).is_ok(), "{good}");
+            assert!(check_json(good.as_bytes(), None).is_ok(), "{good}");
         }
         for bad in ["9007199254740992", "-9007199254740992", "[1,123456789012345678901234567890]"] {
-            assert_eq!(check_json(bad.as_bytes()).expect_err(bad).code(), Code::VALIDATION_ERROR);
+            assert_eq!(check_json(bad.as_bytes(), None).expect_err(bad).code(), Code::VALIDATION_ERROR);
         }
     }
 }

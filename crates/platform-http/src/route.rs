@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::Method;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use platform_access::{Kind, ReferenceField, Right};
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, Code, Result};
 
 use crate::{
     answer::Answer,
@@ -118,6 +118,8 @@ pub struct Route {
     pub(crate) right: Right,
     /// It has effects, though whoever may read may ask for it: headers that say what they are, beside the body.
     pub(crate) acts_by: Option<&'static [&'static str]>,
+    /// What a number in its body that is too large is refused with, where it is not `VALIDATION_ERROR`.
+    pub(crate) too_large: Option<Code>,
     /// What each placeholder of the path stands for; `None` = nobody has said it.
     pub(crate) named: Vec<(&'static str, Option<Kind>)>,
     /// Fields of the body that refer to records.
@@ -205,6 +207,12 @@ impl Route {
     /// its body: another one under the same idempotency key is another request.
     pub fn acting(&mut self, headers: &'static [&'static str]) -> &mut Self {
         self.acts_by = Some(headers);
+        self
+    }
+
+    /// What it counts has an error of its own, also for a number that is too large.
+    pub fn counting(&mut self, too_large: Code) -> &mut Self {
+        self.too_large = Some(too_large);
         self
     }
 
@@ -344,6 +352,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             record_fields: Vec::new(),
             is_raw: false,
             acts_by: None,
+            too_large: None,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload: None,
             is_resource: false,

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_core::{Id, Result};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, key, session};
-use platform_tenants::{HistoryFilter, Metric, NewTier, PgTenantService, Subtenant, Tenant, UsageService, WindowUnit};
+use platform_tenants::{
+    HistoryFilter, Metric, NewTier, PgTenantService, Subtenant, Tenant, UsageService, WindowUnit,
+    code::INVALID_USAGE_AMOUNT,
+};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -24,11 +27,15 @@ fn admin_group(services: Arc<dyn UsageService>) -> Group {
     group.post("/v1/tenant-admin/tiers", OpenTo::ADMIN, create_tier).with(spec::create_tier);
     group.put("/v1/tenant-admin/tiers/{tierId}", OpenTo::ADMIN, replace_tier).with(spec::replace_tier);
     group.delete("/v1/tenant-admin/tiers/{tierId}", OpenTo::ADMIN, delete_tier).with(spec::delete_tier);
-    group.post("/v1/tenant-admin/{tenantId}/add-usage", OpenTo::ADMIN, add_usage).with(spec::add_usage);
+    group
+        .post("/v1/tenant-admin/{tenantId}/add-usage", OpenTo::ADMIN, add_usage)
+        .with(spec::add_usage)
+        .counting(INVALID_USAGE_AMOUNT);
     group.get("/v1/tenant-admin/{tenantId}/audit", read, audit).with(spec::audit);
     group
         .post("/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/add-usage", OpenTo::ADMIN, add_usage)
-        .with(spec::add_usage);
+        .with(spec::add_usage)
+        .counting(INVALID_USAGE_AMOUNT);
     group.get("/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/audit", read, audit).with(spec::audit);
     group
         .post("/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/tier", OpenTo::ADMIN, set_tier)
