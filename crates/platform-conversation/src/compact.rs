@@ -1,12 +1,12 @@
 //! Older messages become a summary for the model (contract 02 §5, compaction).
 
-use platform_core::Result;
+use platform_core::{Error, Result};
 use platform_runtime::{Fault, Model, ModelSpec, Operation, Role, SecondaryCall, ask};
 
 use crate::{
     message::new_message_uid,
     ports::Ports,
-    repository::{self, Start},
+    store::{ConversationStore, Start},
     stored::Stored,
     turn_store::{Compaction, Conversation, TurnStore},
 };
@@ -28,6 +28,27 @@ pub struct Span {
     pub kept_tokens: u64,
 }
 
+/// Why messages could not be summed up.
+#[derive(Debug)]
+pub enum CompactionError {
+    /// The model failed.
+    Model(Fault),
+    /// They could not be read or stored.
+    Store(Error),
+}
+
+impl From<Fault> for CompactionError {
+    fn from(fault: Fault) -> Self {
+        Self::Model(fault)
+    }
+}
+
+impl From<Error> for CompactionError {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
 /// Sums up the messages of a span, on top of the summary there is; `false` when somebody else was faster,
 /// and then it holds for this turn alone.
 pub async fn compact(
@@ -37,7 +58,7 @@ pub async fn compact(
     model: &dyn Model,
     own: &ModelSpec,
     span: Span,
-) -> Result<Result<bool, Fault>> {
+) -> Result<bool, CompactionError> {
     let spec = model.catalog().helper(Operation::Compaction, own);
     let most = spec.context_window * PIECE / 100;
     let mut summary = chat.compactions.last().map(|compaction| compaction.summary.clone()).unwrap_or_default();
@@ -46,7 +67,8 @@ pub async fn compact(
     let mut next = span.from;
     let conn = ports.db.read().await?;
     loop {
-        let slice = repository::slice(conn.get(), &chat.account, &chat.key, next..span.until, Start::Oldest).await?;
+        let slice =
+            ConversationStore::of(&chat.account, &chat.key).slice(conn.get(), next..span.until, Start::Oldest).await?;
         let ended = slice.is_empty();
         for (position, body) in slice {
             next = position + 1;
@@ -56,10 +78,7 @@ pub async fn compact(
             let tokens = model.catalog().count(&spec, &line);
             before += tokens;
             if size + tokens > most && !piece.is_empty() {
-                match sum_up(model, turn_store, &spec, &summary, &piece).await? {
-                    Ok(text) => summary = text,
-                    Err(fault) => return Ok(Err(fault)),
-                }
+                summary = sum_up(model, turn_store, &spec, &summary, &piece).await?;
                 (piece, size) = (String::new(), 0);
             }
             piece.push_str(&line);
@@ -69,10 +88,7 @@ pub async fn compact(
             break;
         }
     }
-    match sum_up(model, turn_store, &spec, &summary, &piece).await? {
-        Ok(text) => summary = text,
-        Err(fault) => return Ok(Err(fault)),
-    }
+    summary = sum_up(model, turn_store, &spec, &summary, &piece).await?;
     let compaction = Compaction {
         uid: new_message_uid(),
         timestamp_ms: ports.clock.now(),
@@ -85,7 +101,7 @@ pub async fn compact(
     let known = chat.compactions.len();
     let kept = turn_store.compacted(known, &compaction).await?;
     chat.compactions.push(compaction);
-    Ok(Ok(kept))
+    Ok(kept)
 }
 
 async fn sum_up(
@@ -94,18 +110,14 @@ async fn sum_up(
     spec: &ModelSpec,
     summary: &str,
     piece: &str,
-) -> Result<Result<String, Fault>> {
+) -> Result<String, CompactionError> {
     let text = match summary {
         "" => piece.to_owned(),
         summary => format!("{summary}\n\n{piece}"),
     };
-    match ask(model, Operation::Compaction, spec.clone(), PROMPT, text).await {
-        Ok(answer) => {
-            turn_store.charge(&[SecondaryCall::of(Operation::Compaction, &answer)]).await?;
-            Ok(Ok(answer.text))
-        }
-        Err(fault) => Ok(Err(fault)),
-    }
+    let answer = ask(model, Operation::Compaction, spec.clone(), PROMPT, text).await?;
+    turn_store.charge(&[SecondaryCall::of(Operation::Compaction, &answer)]).await?;
+    Ok(answer.text)
 }
 
 /// A message as a line of a protocol, cut when it is longer than a piece may be.

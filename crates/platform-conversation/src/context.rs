@@ -13,13 +13,13 @@ use tracing::warn;
 
 use crate::{
     Profile,
-    compact::{self, Span},
+    compact::{CompactionError, Span, compact},
     files,
     message::{File, new_message_uid},
     parts::{ContextManagement, KnowledgeRecall},
     ports::Ports,
-    repository::{self, Start},
     request::TurnRequest,
+    store::{ConversationStore, Start},
     stored::Stored,
     turn_store::{Conversation, TurnStore},
 };
@@ -120,9 +120,10 @@ impl Context<'_> {
         {
             let before = self.conversation.compacted_to();
             let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
-            match compact::compact(self.ports, self.turn_store, self.conversation, self.model, self.spec, span).await? {
+            match compact(self.ports, self.turn_store, self.conversation, self.model, self.spec, span).await {
                 Ok(_) => history = self.history(known, fixed).await?,
-                Err(fault) => return Ok(Err(fault)),
+                Err(CompactionError::Model(fault)) => return Ok(Err(fault)),
+                Err(CompactionError::Store(error)) => return Err(error),
             }
         }
         if history.tokens > window {
@@ -255,7 +256,11 @@ impl Context<'_> {
                     slice.reverse();
                     slice
                 }
-                None => repository::slice(conn.get(), &chat.account, &chat.key, first..before, Start::Newest).await?,
+                None => {
+                    ConversationStore::of(&chat.account, &chat.key)
+                        .slice(conn.get(), first..before, Start::Newest)
+                        .await?
+                }
             };
             if slice.is_empty() {
                 break;
@@ -324,7 +329,8 @@ impl Context<'_> {
             files::Contents::new()
         } else {
             let conn = self.ports.db.read().await?;
-            files::load(conn.get(), &self.conversation.account, &self.conversation.key, &with_files, MOST_ATTACHED)
+            ConversationStore::of(&self.conversation.account, &self.conversation.key)
+                .files(conn.get(), &with_files, MOST_ATTACHED)
                 .await?
         };
         self.shorten(&mut contents, &with_files, history.tokens);

@@ -2,13 +2,13 @@
 
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Checks, Error, Id, Object, Result, Timestamp};
+use platform_core::{Checks, Error, Id, Object, Result, Timestamp};
 use platform_db::Conn;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::{code, repository, schema::message_feedback};
+use crate::{code, schema::message_feedback, store::ConversationStore};
 
 /// Feedback as a client gives it.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -65,21 +65,6 @@ pub struct MessageFeedback {
     #[serde(rename = "userUID")]
     pub user_uid: String,
 }
-/// Gives feedback on a message, in the caller's transaction; `true` when it is the first.
-pub async fn give_feedback_in(
-    conn: &mut Conn,
-    account: &AccountId,
-    conversation: &str,
-    user_uid: &str,
-    new: &NewFeedback,
-    now: Timestamp,
-) -> Result<(bool, MessageFeedback)> {
-    if !repository::has_message(conn, account, conversation, &new.message_id).await? {
-        return Err(Error::not_found(code::MESSAGE_NOT_FOUND, "message", &new.message_id));
-    }
-    let id = String::from(Id::<MessageFeedback>::generate());
-    upsert(conn, account, conversation, &id, user_uid, new, now).await
-}
 
 #[derive(Queryable, Selectable)]
 #[diesel(table_name = message_feedback)]
@@ -109,55 +94,71 @@ impl From<FeedbackRow> for MessageFeedback {
     }
 }
 
-/// Stores feedback on a message, in place of what was said before. `true` when it is the first.
-async fn upsert(
-    conn: &mut Conn,
-    account: &AccountId,
-    conversation: &str,
-    id: &str,
-    user_uid: &str,
-    new: &NewFeedback,
-    now: Timestamp,
-) -> Result<(bool, MessageFeedback)> {
-    use message_feedback as table;
-    let row: FeedbackRow = diesel::insert_into(table::table)
-        .values((
-            table::account_id.eq(account.as_str()),
-            table::conversation.eq(conversation),
-            table::id.eq(id),
-            table::message_uid.eq(&new.message_id),
-            table::user_uid.eq(user_uid),
-            table::feedback.eq(new.feedback),
-            table::comment.eq(&new.feedback_comment),
-            table::data.eq(new.feedback_data.clone().map(Value::Object)),
-            table::created_ms.eq(now.0),
-            table::edited_ms.eq(now.0),
-        ))
-        .on_conflict((table::account_id, table::conversation, table::message_uid))
-        .do_update()
-        .set((
-            table::user_uid.eq(user_uid),
-            table::feedback.eq(new.feedback),
-            table::comment.eq(&new.feedback_comment),
-            table::data.eq(new.feedback_data.clone().map(Value::Object)),
-            table::edited_ms.eq(now.0),
-        ))
-        .returning(FeedbackRow::as_returning())
-        .get_result(conn)
-        .await?;
-    Ok((row.id == id, row.into()))
-}
+impl ConversationStore<'_> {
+    /// Gives feedback on a message, in the caller's transaction; `true` when it is the first.
+    pub async fn give_feedback(
+        self,
+        conn: &mut Conn,
+        user_uid: &str,
+        new: &NewFeedback,
+        now: Timestamp,
+    ) -> Result<(bool, MessageFeedback)> {
+        if !self.has_message(conn, &new.message_id).await? {
+            return Err(Error::not_found(code::MESSAGE_NOT_FOUND, "message", &new.message_id));
+        }
+        let id = String::from(Id::<MessageFeedback>::generate());
+        self.upsert_feedback(conn, &id, user_uid, new, now).await
+    }
 
-/// Feedback on the messages of a conversation, newest first.
-pub async fn feedback(conn: &Conn, account: &AccountId, conversation: &str) -> Result<Vec<MessageFeedback>> {
-    use message_feedback as table;
-    let mut conn = conn;
-    let rows: Vec<FeedbackRow> = table::table
-        .filter(table::account_id.eq(account.as_str()).and(table::conversation.eq(conversation)))
-        .order(table::created_ms.desc())
-        .limit(1000)
-        .select(FeedbackRow::as_select())
-        .load(&mut conn)
-        .await?;
-    Ok(rows.into_iter().map(MessageFeedback::from).collect())
+    /// Stores feedback on a message, in place of what was said before. `true` when it is the first.
+    async fn upsert_feedback(
+        self,
+        conn: &mut Conn,
+        id: &str,
+        user_uid: &str,
+        new: &NewFeedback,
+        now: Timestamp,
+    ) -> Result<(bool, MessageFeedback)> {
+        use message_feedback as table;
+        let row: FeedbackRow = diesel::insert_into(table::table)
+            .values((
+                table::account_id.eq(self.account.as_str()),
+                table::conversation.eq(self.name),
+                table::id.eq(id),
+                table::message_uid.eq(&new.message_id),
+                table::user_uid.eq(user_uid),
+                table::feedback.eq(new.feedback),
+                table::comment.eq(&new.feedback_comment),
+                table::data.eq(new.feedback_data.clone().map(Value::Object)),
+                table::created_ms.eq(now.0),
+                table::edited_ms.eq(now.0),
+            ))
+            .on_conflict((table::account_id, table::conversation, table::message_uid))
+            .do_update()
+            .set((
+                table::user_uid.eq(user_uid),
+                table::feedback.eq(new.feedback),
+                table::comment.eq(&new.feedback_comment),
+                table::data.eq(new.feedback_data.clone().map(Value::Object)),
+                table::edited_ms.eq(now.0),
+            ))
+            .returning(FeedbackRow::as_returning())
+            .get_result(conn)
+            .await?;
+        Ok((row.id == id, row.into()))
+    }
+
+    /// Feedback on the messages of a conversation, newest first.
+    pub async fn feedback(self, conn: &Conn) -> Result<Vec<MessageFeedback>> {
+        use message_feedback as table;
+        let mut conn = conn;
+        let rows: Vec<FeedbackRow> = table::table
+            .filter(table::account_id.eq(self.account.as_str()).and(table::conversation.eq(self.name)))
+            .order(table::created_ms.desc())
+            .limit(1000)
+            .select(FeedbackRow::as_select())
+            .load(&mut conn)
+            .await?;
+        Ok(rows.into_iter().map(MessageFeedback::from).collect())
+    }
 }

@@ -13,10 +13,11 @@ use platform_guardrails::{Moment, Screen};
 use platform_runtime::DocumentReader;
 
 use crate::{
+    columns::json,
     message::{ChatMessage, File},
-    repository::json,
     request::TurnRequest,
     schema::{message_files, messages},
+    store::ConversationStore,
 };
 
 /// For all files of a message together (contract 02 §3).
@@ -225,108 +226,85 @@ pub async fn screen_files(
     Ok(())
 }
 
-/// Stores what kind of files a stored message has, once it is known.
-pub async fn note_file_types(
-    conn: &mut Conn,
-    account: &AccountId,
-    conversation: &str,
-    message: &str,
-    files: &[File],
-) -> Result<()> {
-    let of = messages::table
-        .filter(messages::account_id.eq(account.as_str()))
-        .filter(messages::conversation.eq(conversation).and(messages::uid.eq(message)));
-    let Some(body) = of.select(messages::body).first::<String>(conn).await.optional()? else { return Ok(()) };
-    let mut body: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
-    body.content.files = files.to_vec();
-    let body = serde_json::to_string(&body).map_err(Error::internal)?;
-    diesel::update(of).set(messages::body.eq(json(&body))).execute(conn).await?;
-    Ok(())
-}
-
-/// Keeps the files of a message.
-pub async fn store_files(
-    conn: &mut Conn,
-    account: &AccountId,
-    conversation: &str,
-    message: &str,
-    files: &[StoredFile],
-) -> Result<()> {
-    for file in files {
-        diesel::insert_into(message_files::table)
-            .values((
-                message_files::account_id.eq(account.as_str()),
-                message_files::conversation.eq(conversation),
-                message_files::message_uid.eq(message),
-                message_files::position.eq(file.position),
-                message_files::media_type.eq(&file.content.media_type),
-                message_files::bytes.eq(file.content.bytes.as_ref()),
-                message_files::text.eq(&file.content.text),
-            ))
-            .execute(conn)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Gives the files of a buffered message to the one it was joined to, after those that has already.
-pub async fn hand_over_files(
-    conn: &mut Conn,
-    account: &AccountId,
-    conversation: &str,
-    from: &str,
-    to: &str,
-    after: usize,
-) -> Result<()> {
-    let of = message_files::table
-        .filter(message_files::account_id.eq(account.as_str()))
-        .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq(from)));
-    let after = i32::try_from(after).unwrap_or(i32::MAX);
-    diesel::update(of)
-        .set((message_files::message_uid.eq(to), message_files::position.eq(message_files::position + after)))
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-/// Takes away the files of messages that were discarded.
-pub async fn discard_files(conn: &mut Conn, account: &AccountId, conversation: &str, uids: &[String]) -> Result<()> {
-    let of = message_files::table
-        .filter(message_files::account_id.eq(account.as_str()))
-        .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq_any(uids)));
-    diesel::delete(of).execute(conn).await?;
-    Ok(())
-}
-
 /// What is in files, by message and position.
 pub(crate) type Contents = HashMap<(String, i32), FileContent>;
 
-/// The kept files of some messages, newest first, up to about `most` bytes.
-pub(crate) async fn load(
-    conn: &Conn,
-    account: &AccountId,
-    conversation: &str,
-    uids: &[String],
-    most: usize,
-) -> Result<Contents> {
-    let mut contents = Contents::new();
-    let mut size = 0;
-    for uid in uids {
-        let mut conn = conn;
-        let rows: Vec<(i32, String, Vec<u8>, Option<String>)> = message_files::table
-            .filter(message_files::account_id.eq(account.as_str()))
-            .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq(uid)))
-            .order(message_files::position)
-            .select((message_files::position, message_files::media_type, message_files::bytes, message_files::text))
-            .load(&mut conn)
-            .await?;
-        for (position, media_type, bytes, text) in rows {
-            size += bytes.len();
-            if size > most {
-                return Ok(contents);
-            }
-            contents.insert((uid.clone(), position), FileContent { media_type, bytes: bytes.into(), text });
-        }
+impl ConversationStore<'_> {
+    /// Stores what kind of files a stored message has, once it is known.
+    pub async fn note_file_types(self, conn: &mut Conn, message: &str, files: &[File]) -> Result<()> {
+        let of = messages::table
+            .filter(messages::account_id.eq(self.account.as_str()))
+            .filter(messages::conversation.eq(self.name).and(messages::uid.eq(message)));
+        let Some(body) = of.select(messages::body).first::<String>(conn).await.optional()? else { return Ok(()) };
+        let mut body: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
+        body.content.files = files.to_vec();
+        let body = serde_json::to_string(&body).map_err(Error::internal)?;
+        diesel::update(of).set(messages::body.eq(json(&body))).execute(conn).await?;
+        Ok(())
     }
-    Ok(contents)
+
+    /// Keeps the files of a message.
+    pub async fn store_files(self, conn: &mut Conn, message: &str, files: &[StoredFile]) -> Result<()> {
+        for file in files {
+            diesel::insert_into(message_files::table)
+                .values((
+                    message_files::account_id.eq(self.account.as_str()),
+                    message_files::conversation.eq(self.name),
+                    message_files::message_uid.eq(message),
+                    message_files::position.eq(file.position),
+                    message_files::media_type.eq(&file.content.media_type),
+                    message_files::bytes.eq(file.content.bytes.as_ref()),
+                    message_files::text.eq(&file.content.text),
+                ))
+                .execute(conn)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the files of a buffered message to the one it was joined to, after those that has already.
+    pub async fn hand_over_files(self, conn: &mut Conn, from: &str, to: &str, after: usize) -> Result<()> {
+        let of = message_files::table
+            .filter(message_files::account_id.eq(self.account.as_str()))
+            .filter(message_files::conversation.eq(self.name).and(message_files::message_uid.eq(from)));
+        let after = i32::try_from(after).unwrap_or(i32::MAX);
+        diesel::update(of)
+            .set((message_files::message_uid.eq(to), message_files::position.eq(message_files::position + after)))
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Takes away the files of messages that were discarded.
+    pub async fn discard_files(self, conn: &mut Conn, uids: &[String]) -> Result<()> {
+        let of = message_files::table
+            .filter(message_files::account_id.eq(self.account.as_str()))
+            .filter(message_files::conversation.eq(self.name).and(message_files::message_uid.eq_any(uids)));
+        diesel::delete(of).execute(conn).await?;
+        Ok(())
+    }
+
+    /// The kept files of some messages, newest first, up to about `most` bytes.
+    pub(crate) async fn files(self, conn: &Conn, uids: &[String], most: usize) -> Result<Contents> {
+        let mut contents = Contents::new();
+        let mut size = 0;
+        for uid in uids {
+            let mut conn = conn;
+            let rows: Vec<(i32, String, Vec<u8>, Option<String>)> = message_files::table
+                .filter(message_files::account_id.eq(self.account.as_str()))
+                .filter(message_files::conversation.eq(self.name).and(message_files::message_uid.eq(uid)))
+                .order(message_files::position)
+                .select((message_files::position, message_files::media_type, message_files::bytes, message_files::text))
+                .load(&mut conn)
+                .await?;
+            for (position, media_type, bytes, text) in rows {
+                size += bytes.len();
+                if size > most {
+                    return Ok(contents);
+                }
+                contents.insert((uid.clone(), position), FileContent { media_type, bytes: bytes.into(), text });
+            }
+        }
+        Ok(contents)
+    }
 }

@@ -14,7 +14,9 @@
 //! stored before the next begins.
 
 pub mod code;
+mod columns;
 mod compact;
+mod content;
 mod context;
 mod feedback;
 mod files;
@@ -23,22 +25,28 @@ mod kinds;
 mod message;
 mod parts;
 mod ports;
+mod queue;
 mod refers;
-mod repository;
 mod request;
 mod schema;
 mod search;
 mod settings;
+mod store;
 mod stored;
 mod sub_agents;
+mod texts;
 mod tools;
 mod turn;
 mod turn_store;
 
-pub use compact::{Span, compact};
+pub use columns::{
+    add_compaction, add_secondary, compactions, has_compactions, json, open_calls, open_text, result_positions,
+};
+pub use compact::{CompactionError, Span, compact};
+pub use content::{Content, ContentPages, listed_contents};
 pub use context::UserMessage;
-pub use feedback::{MessageFeedback, NewFeedback, feedback, give_feedback_in};
-pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
+pub use feedback::{MessageFeedback, NewFeedback};
+pub use files::{FileFetcher, StoredFile, screen_files};
 pub use history::kept_history;
 pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
 pub use message::{
@@ -50,18 +58,15 @@ pub use parts::{
     MemoryScope, ReasoningEffort, TenantApp, TenantIntegrationsConfig, TenantMcpConfig,
 };
 pub use ports::Ports;
+pub use queue::{Queued, awaited};
 pub use refers::Refers;
-pub use repository::{
-    Content, ContentPages, INSERT_MESSAGES, Queued, Texts, UnlessLarge, add_compaction, add_secondary, awaited,
-    bodies_from, compactions, content, delete, empty, enqueue, first_queued, has_compactions, has_message,
-    insert_message, insert_messages, json, listed_contents, messages_at, open_calls, open_text, queued,
-    result_positions, settled_calls, summarise, turn_of,
-};
 pub use request::{ClientFunction, ClientTool, TriggerOrigin, TurnRequest};
-pub use search::{Match, Matches, search};
+pub use search::{Match, Matches};
 pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, check_environment, takes_no_tools};
+pub use store::{ConversationStore, INSERT_MESSAGES, insert_messages};
 pub use stored::Stored;
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};
+pub use texts::{Texts, UnlessLarge};
 pub use tools::{ToolUser, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{Bounds, Turn, guardrail_turns};
 pub use turn_store::{Compaction, Conversation, LeaseLost, Step, StepResult, TurnStore};

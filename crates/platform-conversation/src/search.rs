@@ -1,11 +1,20 @@
 //! Finding a text in what was said.
 
-use platform_core::{AccountId, Result, Timestamp};
-use platform_db::Conn;
+use diesel::{
+    dsl::sql,
+    prelude::*,
+    sql_types::{Bool, Text},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{Result, Timestamp};
+use platform_db::{Conn, containing};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::repository;
+use crate::{
+    schema::messages,
+    store::{ConversationStore, of},
+};
 
 const SNIPPET_CHARACTERS: usize = 80;
 
@@ -34,17 +43,33 @@ pub struct Match {
     pub position: i32,
 }
 
-/// Messages of a conversation that hold a text, in any case; the oldest first.
-pub async fn search(conn: &Conn, account: &AccountId, conversation: &str, text: &str, limit: i64) -> Result<Matches> {
-    let (hits, total) = repository::search(conn, account, conversation, text, limit).await?;
-    let found = |hit: repository::Hit| Match {
-        message_uid: hit.uid,
-        role: hit.role,
-        timestamp: Timestamp(hit.created_ms),
-        snippet: snippet(&hit.text, text),
-        position: hit.position,
-    };
-    Ok(Matches { matches: hits.into_iter().map(found).collect(), total })
+impl ConversationStore<'_> {
+    /// Messages that hold a text, in any case; the oldest first.
+    pub async fn search(self, conn: &Conn, text: &str, limit: i64) -> Result<Matches> {
+        let (mut first, mut second) = (conn, conn);
+        let pattern = containing(text);
+        let hits = || {
+            of(self.account.as_str(), self.name)
+                .filter(sql::<Bool>("body -> 'content' ->> 'message' ILIKE ").bind::<Text, _>(pattern.clone()))
+        };
+        let page = hits().order(messages::position).limit(limit).select((
+            messages::uid,
+            messages::role,
+            messages::created_ms,
+            messages::position,
+            sql::<Text>("body -> 'content' ->> 'message'"),
+        ));
+        let (rows, total) = futures_util::try_join!(page.load(&mut first), hits().count().get_result(&mut second))?;
+        let rows: Vec<(String, String, i64, i32, String)> = rows;
+        let found = |(message_uid, role, created_ms, position, said): (String, String, i64, i32, String)| Match {
+            message_uid,
+            role,
+            timestamp: Timestamp(created_ms),
+            snippet: snippet(&said, text),
+            position,
+        };
+        Ok(Matches { matches: rows.into_iter().map(found).collect(), total })
+    }
 }
 
 /// The text around the first occurrence of what was searched.

@@ -23,12 +23,13 @@ use tracing::{Instrument, Span, info_span};
 
 use crate::{
     Profile,
+    columns::result_positions,
     context::{Context, UserMessage},
     message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, new_message_uid, tool_row},
     ports::Ports,
-    repository,
     request::TurnRequest,
     settings::takes_no_tools,
+    store::ConversationStore,
     turn_store::{Conversation, LeaseLost, Step, StepResult, TurnStore},
 };
 
@@ -238,7 +239,7 @@ impl<'a> Turn<'a> {
             Some(messages) => messages.get(start..).unwrap_or_default().to_vec(),
             None => {
                 let conn = self.ports.db.read().await?;
-                repository::bodies_from(conn.get(), account, key, *turn_start).await?
+                ConversationStore::of(account, key).bodies_from(conn.get(), *turn_start).await?
             }
         };
         let turn = turn.iter().map(|body| serde_json::from_str(body).map_err(Error::internal));
@@ -329,7 +330,7 @@ impl<'a> Turn<'a> {
     pub fn close(&mut self, code: &str) -> Result<Vec<MessageRow>> {
         let open = std::mem::take(&mut self.conversation.open);
         let (uid, now) = (&self.conversation.uid, self.now());
-        let positions: Vec<i32> = repository::result_positions(self.conversation.message_count, &open).collect();
+        let positions: Vec<i32> = result_positions(self.conversation.message_count, &open).collect();
         let row = |(position, open): (i32, OpenCall)| {
             MessageRow::closed(&self.request.user_uid, uid, &open.call, code, position, now)
         };

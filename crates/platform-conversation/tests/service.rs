@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::TryStreamExt;
 use platform_conversation::{
-    AssistantSettings, ChatMessage, Content, ContentPages, ContextManagement, LeaseLost, MessageContent, MessageRow,
-    NewFeedback, Queued, StoredJson, awaited, content, delete, enqueue, feedback, first_queued, give_feedback_in,
-    insert_message, insert_messages, queued, search, turn_of,
+    AssistantSettings, ChatMessage, Content, ContentPages, ContextManagement, ConversationStore, LeaseLost,
+    MessageContent, MessageRow, NewFeedback, Queued, StoredJson, awaited, insert_messages,
 };
 use platform_core::{AccountId, Page, Timestamp};
 use platform_runtime::Role;
@@ -36,15 +35,16 @@ async fn messages_are_read_in_their_order_by_their_account_alone_and_a_position_
     const COUNT: i32 = 450;
     let db = TestDb::new().await.connect();
     let (ours, theirs) = (AccountId::generate(), AccountId::generate());
+    let (our_store, their_store) = (ConversationStore::of(&ours, "c"), ConversationStore::of(&theirs, "c"));
     let mut conn = db.conn().await.expect("a connection");
     let role = |n| if n % 3 == 0 { Role::User } else { Role::Assistant };
     let rows: Vec<MessageRow> = (0..COUNT).rev().map(|n| message(n, role(n), &format!("{n}%"), 1)).collect();
-    let said: Vec<_> = rows.iter().map(|row| (&ours, "c", row)).collect();
+    let said: Vec<_> = rows.iter().map(|row| (our_store, row)).collect();
     insert_messages(&mut conn, &said).await.expect("stored");
-    insert_message(&mut conn, &theirs, "c", &message(0, Role::User, "theirs 7%", 1)).await.expect("stored");
+    their_store.insert(&mut conn, &message(0, Role::User, "theirs 7%", 1)).await.expect("stored");
 
     let (next, taken) = (message(COUNT, Role::User, "late", 1), message(7, Role::User, "again", 1));
-    let refused = insert_messages(&mut conn, &[(&ours, "c", &next), (&ours, "c", &taken)]).await;
+    let refused = insert_messages(&mut conn, &[(our_store, &next), (our_store, &taken)]).await;
     refused.expect_err("one of the positions is taken");
 
     let all: Vec<String> = (0..COUNT).map(|n| format!("{n}%")).collect();
@@ -56,32 +56,33 @@ async fn messages_are_read_in_their_order_by_their_account_alone_and_a_position_
     );
     let slices: Vec<_> = ContentPages::new(&db, &ours, "c").into_stream().try_collect().await.expect("read");
     assert_eq!((slices.len() > 1, texts(&slices.concat())), (true, all.clone()));
-    let page = content(&conn, &ours, "c", Page { limit: 3, offset: 448 }).await.expect("a page");
+    let page = our_store.content(&conn, Page { limit: 3, offset: 448 }).await.expect("a page");
     assert_eq!(texts(&page), all[448..]);
-    let found = search(&conn, &ours, "c", "7%", 2).await.expect("found");
+    let found = our_store.search(&conn, "7%", 2).await.expect("found");
     let places: Vec<i32> = found.matches.iter().map(|found| found.position).collect();
     assert_eq!((found.total, places), (45, vec![7, 17]), "the oldest first, and no message of another account");
-    let (first, turn, answered) = turn_of(&conn, &ours, "c", "m6").await.expect("read");
+    let (first, turn, answered) = our_store.turn_of(&conn, "m6").await.expect("read");
     assert_eq!((first, texts(&turn).len(), answered), (6, 3, true));
-    assert_eq!(turn_of(&conn, &theirs, "c", "m6").await.expect("read").0, -1);
+    assert_eq!(their_store.turn_of(&conn, "m6").await.expect("read").0, -1);
 }
 
 #[tokio::test]
 async fn what_waits_keeps_its_order_and_goes_with_feedback_when_its_conversation_is_deleted() {
     let db = TestDb::new().await.connect();
     let (ours, theirs) = (AccountId::generate(), AccountId::generate());
+    let (our_store, their_store) = (ConversationStore::of(&ours, "c"), ConversationStore::of(&theirs, "c"));
     let mut conn = db.conn().await.expect("a connection");
-    for account in [&ours, &theirs] {
-        insert_message(&mut conn, account, "c", &message(0, Role::User, "first", 10)).await.expect("stored");
+    for store in [our_store, their_store] {
+        store.insert(&mut conn, &message(0, Role::User, "first", 10)).await.expect("stored");
         // The clock of the second went back.
         for (n, at) in [(1, 30), (2, 20)] {
             let MessageRow { uid, body, .. } = message(n, Role::User, "waits", at);
             let waiting = Queued { uid, body, request: json!({}), created_ms: at };
-            enqueue(&mut conn, account, "c", &waiting).await.expect("stored");
+            store.enqueue(&mut conn, &waiting).await.expect("stored");
         }
     }
-    assert_eq!(first_queued(&mut conn, &ours, "c").await.expect("read"), Timestamp(30));
-    let waiting = queued(&mut conn, &ours, "c").await.expect("read");
+    assert_eq!(our_store.first_queued(&mut conn).await.expect("read"), Timestamp(30));
+    let waiting = our_store.queued(&mut conn).await.expect("read");
     let (mut newest, mut uids) = (Timestamp(10), Vec::new());
     for (position, waiting) in (1..).zip(waiting) {
         let row = waiting.into_message(position, newest).expect("JSON");
@@ -98,21 +99,20 @@ async fn what_waits_keeps_its_order_and_goes_with_feedback_when_its_conversation
         feedback_data: None,
     };
     let now = Timestamp(40);
-    let unknown =
-        give_feedback_in(&mut conn, &ours, "c", "u", &about("m1", true), now).await.expect_err("it waits yet");
+    let unknown = our_store.give_feedback(&mut conn, "u", &about("m1", true), now).await.expect_err("it waits yet");
     assert_eq!(unknown.code().as_str(), "MESSAGE_NOT_FOUND");
-    for (account, good, is_first) in [(&ours, true, true), (&theirs, true, true), (&ours, false, false)] {
-        let given = give_feedback_in(&mut conn, account, "c", "u", &about("m0", good), now).await.expect("given");
+    for (store, good, is_first) in [(our_store, true, true), (their_store, true, true), (our_store, false, false)] {
+        let given = store.give_feedback(&mut conn, "u", &about("m0", good), now).await.expect("given");
         assert_eq!((given.0, given.1.feedback), (is_first, good));
     }
-    assert_eq!(feedback(&conn, &ours, "c").await.expect("read").len(), 1, "in place of the first");
+    assert_eq!(our_store.feedback(&conn).await.expect("read").len(), 1, "in place of the first");
 
-    delete(&mut conn, &ours, "c").await.expect("deleted");
+    our_store.delete(&mut conn).await.expect("deleted");
     let all = Page { limit: 10, offset: 0 };
-    for (account, left) in [(&ours, 0), (&theirs, 1)] {
-        assert_eq!(content(&conn, account, "c", all).await.expect("read").len(), left);
-        assert_eq!(feedback(&conn, account, "c").await.expect("read").len(), left);
-        assert_eq!(awaited(&conn, &[(account, "c")]).await.expect("read").len(), left);
+    for (store, left) in [(our_store, 0), (their_store, 1)] {
+        assert_eq!(store.content(&conn, all).await.expect("read").len(), left);
+        assert_eq!(store.feedback(&conn).await.expect("read").len(), left);
+        assert_eq!(awaited(&conn, &[store]).await.expect("read").len(), left);
     }
 }
 
@@ -127,7 +127,10 @@ async fn a_step_is_stored_before_the_next_begins_and_nothing_is_done_once_the_le
         ..AssistantSettings::named("Test")
     };
     let asked = message(0, Role::User, "/tool count_stored\n/say one two three", 1);
-    insert_message(&mut db.conn().await.expect("a connection"), &account, "c", &asked).await.expect("stored");
+    ConversationStore::of(&account, "c")
+        .insert(&mut db.conn().await.expect("a connection"), &asked)
+        .await
+        .expect("stored");
     let (lost, held) = (Leased { db: db.clone(), is_held: false }, Leased { db: db.clone(), is_held: true });
 
     let failed = run(&ports, &lost, conversation(&account, 1), settings.clone()).await.expect_err("it was lost");
@@ -137,7 +140,8 @@ async fn a_step_is_stored_before_the_next_begins_and_nothing_is_done_once_the_le
     let usage = run(&ports, &held, conversation(&account, 1), settings.clone()).await.expect("answered");
     assert_eq!(*counter.calls.lock().expect("lock"), [2_usize], "the question, and the answer that asks for the call");
     let conn = db.read().await.expect("a connection");
-    let said = content(conn.get(), &account, "c", Page { limit: 100, offset: 0 }).await.expect("read");
+    let said =
+        ConversationStore::of(&account, "c").content(conn.get(), Page { limit: 100, offset: 0 }).await.expect("read");
     assert_eq!(texts(&said)[1..], ["", "2", "one two three"]);
     let said = values(&said);
     let roles: Vec<&str> = said.iter().filter_map(|message| message["role"].as_str()).collect();
@@ -148,7 +152,10 @@ async fn a_step_is_stored_before_the_next_begins_and_nothing_is_done_once_the_le
 
     // The next turn: the demo model counts the words that it gets.
     let next = message(4, Role::User, "Again", 1);
-    insert_message(&mut db.conn().await.expect("a connection"), &account, "c", &next).await.expect("stored");
+    ConversationStore::of(&account, "c")
+        .insert(&mut db.conn().await.expect("a connection"), &next)
+        .await
+        .expect("stored");
     let brief = ContextManagement { full_context_turn_depth: 1, always_include_user_messages: true };
     let brief = AssistantSettings { context_management: brief, ..settings.clone() };
     let newest = AssistantSettings { max_chat_messages: 1, ..settings.clone() };

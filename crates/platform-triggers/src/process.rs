@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{DeliveryError, Outcome},
-    repository::{self, Ended, EventRow, Paused, TriggerRow},
+    repository::{self, Admission, Ended, EventRow, Paused, TriggerRow},
     service::PgTriggers,
     template::{Values, chat_uid, fill, keeps},
 };
@@ -144,9 +144,9 @@ impl PgTriggers {
         let admitting = conn.transaction::<_, Error, _>(async |conn| {
             repository::admit(conn, &trigger.id, &event.id, minute, trigger.rate_limit).await
         });
-        let admitted = admitting.await?;
+        let admission = admitting.await?;
         drop(conn);
-        let Err(minutes) = admitted else { return Ok(None) };
+        let Admission::Limited(minutes) = admission else { return Ok(None) };
         if minutes >= MOST_LIMITED {
             self.pause(account, &trigger.id, "RATE_LIMIT").await?;
         }

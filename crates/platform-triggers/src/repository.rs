@@ -418,14 +418,15 @@ pub(crate) async fn list_events(
     Ok((rows.into_iter().map(|(row, payload)| row.shown(payload)).collect(), total, page))
 }
 
-/// Counts a start in its minute: whether there is room, and how many minutes one after the other had too many.
-pub(crate) async fn admit(
-    conn: &mut Conn,
-    trigger: &str,
-    event: &str,
-    minute: i64,
-    most: i32,
-) -> Result<Result<(), i32>> {
+/// Whether there is room for a start in its minute.
+pub(crate) enum Admission {
+    Admitted,
+    /// So many minutes one after the other had too many.
+    Limited(i32),
+}
+
+/// Counts a start in its minute.
+pub(crate) async fn admit(conn: &mut Conn, trigger: &str, event: &str, minute: i64, most: i32) -> Result<Admission> {
     let row: Option<(i64, i32, i64, i32)> = trigger_counters::table
         .find(trigger)
         .select((
@@ -438,7 +439,7 @@ pub(crate) async fn admit(
         .first(conn)
         .await
         .optional()?;
-    let Some((current, starts, limited_minute, limited_minutes)) = row else { return Ok(Ok(())) };
+    let Some((current, starts, limited_minute, limited_minutes)) = row else { return Ok(Admission::Admitted) };
     // What waited counts in the newest minute.
     let minute = minute.max(current);
     let starts = if current == minute { starts } else { 0 };
@@ -446,7 +447,7 @@ pub(crate) async fn admit(
         let counted = (trigger_counters::minute.eq(minute), trigger_counters::starts.eq(starts + 1));
         diesel::update(trigger_counters::table.find(trigger)).set(counted).execute(conn).await?;
         diesel::update(trigger_events::table.find(event)).set(trigger_events::admitted.eq(true)).execute(conn).await?;
-        return Ok(Ok(()));
+        return Ok(Admission::Admitted);
     }
     let minutes = match minute - limited_minute {
         ..=0 => limited_minutes,
@@ -455,7 +456,7 @@ pub(crate) async fn admit(
     };
     let limited = (trigger_counters::limited_minute.eq(minute), trigger_counters::limited_minutes.eq(minutes));
     diesel::update(trigger_counters::table.find(trigger)).set(limited).execute(conn).await?;
-    Ok(Err(minutes))
+    Ok(Admission::Limited(minutes))
 }
 
 /// Counts an error more, or forgets those that were; how many came one after the other.

@@ -5,7 +5,7 @@ use diesel::{
     sql_types::{BigInt, Bool, Jsonb, Nullable, SmallInt, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_conversation::open_text;
+use platform_conversation::{ConversationStore, open_text};
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, JsonStatement};
 use platform_jobs::Run;
@@ -178,7 +178,7 @@ pub(super) async fn edit(
 }
 
 pub(super) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
-    platform_conversation::delete(conn, account, &key(id)).await?;
+    ConversationStore::of(account, &key(id)).delete(conn).await?;
     diesel::delete(by_id(account.as_str(), id)).execute(conn).await?;
     Ok(())
 }

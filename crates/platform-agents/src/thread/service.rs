@@ -5,8 +5,7 @@ use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, References, Resources};
 use platform_conversation::{
-    Content, ContentPages, Matches, NewFeedback, StoredJson, SubAgentLauncher, content, feedback, give_feedback_in,
-    listed_contents, search,
+    Content, ContentPages, ConversationStore, Matches, NewFeedback, StoredJson, SubAgentLauncher, listed_contents,
 };
 use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Period, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
@@ -360,7 +359,7 @@ impl ThreadService for PgThreadService {
                     return Err(Error::new(Code::INVALID_PAGINATION, message));
                 }
                 let conn = self.threads.ports.db.read().await?;
-                (Some(content(conn.get(), account, &key(id), page).await?), None)
+                (Some(ConversationStore::of(account, &key(id)).content(conn.get(), page).await?), None)
             }
         };
         let contents = content.map(|content| (key(id), content)).into_iter().collect();
@@ -538,7 +537,9 @@ impl ThreadService for PgThreadService {
 
     async fn search(&self, account: &AccountId, id: &Id<Thread>, text: &str, limit: i64) -> Result<Matches> {
         self.threads.find(account, id).await?;
-        search(&*self.threads.ports.db.fair_conn(account).await?, account, &key(id), text, limit).await
+        ConversationStore::of(account, &key(id))
+            .search(&*self.threads.ports.db.fair_conn(account).await?, text, limit)
+            .await
     }
 
     async fn explain(&self, account: &AccountId, id: &Id<Thread>) -> Result<String> {
@@ -548,7 +549,7 @@ impl ThreadService for PgThreadService {
     async fn feedback(&self, account: &AccountId, id: &Id<Thread>) -> Result<Vec<ThreadFeedback>> {
         let record = self.threads.find(account, id).await?;
         let conn = self.threads.ports.db.read().await?;
-        let given = feedback(conn.get(), account, &key(id)).await?;
+        let given = ConversationStore::of(account, &key(id)).feedback(conn.get()).await?;
         let of = |given| ThreadFeedback { given, thread_id: id.to_string(), agent_id: record.agent_id().to_owned() };
         Ok(given.into_iter().map(of).collect())
     }
@@ -565,7 +566,9 @@ impl ThreadService for PgThreadService {
         let now = self.now();
         let mut conn = self.threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            let (first, given) = give_feedback_in(conn, &caller.account, &key(id), &caller.user_uid, &new, now).await?;
+            let (first, given) = ConversationStore::of(&caller.account, &key(id))
+                .give_feedback(conn, &caller.user_uid, &new, now)
+                .await?;
             let feedback = ThreadFeedback { given, thread_id: id.to_string(), agent_id: agent_id.clone() };
             if let Some(once) = once {
                 once.store(conn, if first { 201 } else { 200 }, &feedback).await?;

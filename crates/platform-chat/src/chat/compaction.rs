@@ -1,6 +1,6 @@
 //! Compaction that a client asks for.
 
-use platform_conversation::{Span, Stored, bodies_from, compact};
+use platform_conversation::{CompactionError, ConversationStore, Span, Stored, compact};
 use platform_core::{AccountId, Error, Result};
 use platform_jobs::Run;
 use platform_runtime::Payer;
@@ -35,7 +35,7 @@ impl PgChatService {
         let assistant = self.assistants.get(account, assistant).await?;
         let own = assistant.settings().choose(&*self.turns.ports.catalog, None, None)?;
         let conn = self.db.read().await?;
-        for body in bodies_from(conn.get(), account, uid, chat.turn_start).await? {
+        for body in ConversationStore::of(account, uid).bodies_from(conn.get(), chat.turn_start).await? {
             span.kept_tokens += self.turns.ports.catalog.count(&own, Stored::read(&body)?.text());
         }
         let run = Run::begun(String::new(), account, KIND, uid.to_owned(), serde_json::Value::Null);
@@ -43,10 +43,11 @@ impl PgChatService {
         let Payer { tenant_id, subtenant_id, .. } = chat.payer.clone();
         let payer = payer(account, &assistant, tenant_id, subtenant_id);
         let model = self.turns.ports.budget.model(&payer, None);
-        match compact(&self.turns.ports, &turn_store, &mut chat, &*model, &own, span).await? {
+        match compact(&self.turns.ports, &turn_store, &mut chat, &*model, &own, span).await {
             Ok(true) => {}
             Ok(false) => return refused("nothing_new"),
-            Err(fault) => return Err(upstream(&fault, uid)),
+            Err(CompactionError::Model(fault)) => return Err(upstream(&fault, uid)),
+            Err(CompactionError::Store(error)) => return Err(error),
         }
         let made = chat.compactions.last().ok_or_else(|| Error::internal("a compaction was made"))?;
         let checkpoint = Checkpoint {

@@ -8,8 +8,8 @@ use diesel::{
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_access::Place;
 use platform_conversation::{
-    Compaction, Conversation, StoredJson, Texts, TextsRead, TokenUsage, UserMessage, add_secondary, compactions,
-    has_compactions, has_message, open_calls, summarise,
+    Compaction, Conversation, ConversationStore, StoredJson, Texts, TextsRead, TokenUsage, UserMessage, add_secondary,
+    compactions, has_compactions, open_calls,
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Page, Period, Result, Timestamp};
 use platform_db::{Conn, Db};
@@ -294,7 +294,7 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<()> {
-    platform_conversation::delete(conn, account, uid).await?;
+    ConversationStore::of(account, uid).delete(conn).await?;
     let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
     diesel::delete(chat).execute(conn).await?;
     Ok(())
@@ -469,7 +469,7 @@ pub(crate) async fn note(
         let chat = || by_uid(account.as_str(), uid);
         // Another chat may have taken the name of one that was deleted.
         if let Some((first, title)) = title
-            && has_message(conn, account, uid, &first.uid).await?
+            && ConversationStore::of(account, uid).has_message(conn, &first.uid).await?
         {
             let untitled = chat().filter(chats::named.eq(false));
             diesel::update(untitled).set((chats::name.eq(title), chats::named.eq(true))).execute(conn).await?;
@@ -478,7 +478,9 @@ pub(crate) async fn note(
             diesel::update(chat()).set(chats::secondary.eq(add_secondary(asked))).execute(conn).await?;
         }
         for (user_messages, summary) in summaries {
-            summarise(conn, account, uid, (user_messages.position, &user_messages.uid), summary).await?;
+            ConversationStore::of(account, uid)
+                .summarise(conn, (user_messages.position, &user_messages.uid), summary)
+                .await?;
         }
         Ok(())
     })

@@ -5,8 +5,8 @@ use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources};
 use platform_conversation::{
-    Content, ContentPages, FileFetcher, Matches, NewFeedback, Ports, StoredJson, SubAgentLauncher, content, feedback,
-    give_feedback_in, listed_contents, search,
+    Content, ContentPages, ConversationStore, FileFetcher, Matches, NewFeedback, Ports, StoredJson, SubAgentLauncher,
+    listed_contents,
 };
 use platform_core::{
     AccountId, Caller, Clock, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Period, Result, fitting, overlay,
@@ -419,7 +419,7 @@ impl ChatService for PgChatService {
     ) -> Result<(Vec<StoredJson>, i32)> {
         let chat = self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
-        Ok((content(conn.get(), account, uid, page).await?, chat.message_count))
+        Ok((ConversationStore::of(account, uid).content(conn.get(), page).await?, chat.message_count))
     }
 
     async fn search(
@@ -431,7 +431,7 @@ impl ChatService for PgChatService {
         limit: i64,
     ) -> Result<Matches> {
         self.find(account, assistant, uid).await?;
-        search(&*self.db.fair_conn(account).await?, account, uid, text, limit).await
+        ConversationStore::of(account, uid).search(&*self.db.fair_conn(account).await?, text, limit).await
     }
 
     async fn tags(&self, caller: &Caller, among: Option<&[String]>, within: Option<&[String]>) -> Result<Vec<String>> {
@@ -534,7 +534,7 @@ impl ChatService for PgChatService {
     async fn feedback(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Vec<Feedback>> {
         self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
-        let given = feedback(conn.get(), account, uid).await?;
+        let given = ConversationStore::of(account, uid).feedback(conn.get()).await?;
         Ok(given.into_iter().map(|given| Feedback { given, chat_uid: uid.to_string() }).collect())
     }
 
@@ -553,7 +553,9 @@ impl ChatService for PgChatService {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                let (first, given) = give_feedback_in(conn, &caller.account, uid, &caller.user_uid, &new, now).await?;
+                let (first, given) = ConversationStore::of(&caller.account, uid)
+                    .give_feedback(conn, &caller.user_uid, &new, now)
+                    .await?;
                 let feedback = Feedback { given, chat_uid: uid.to_string() };
                 if let Some(once) = once {
                     once.store(conn, if first { 201 } else { 200 }, &feedback).await?;

@@ -1,6 +1,6 @@
 //! The end of a turn, for whoever waits for it.
 
-use platform_conversation::{StoredJson, turn_of};
+use platform_conversation::{ConversationStore, StoredJson};
 use platform_core::{AccountId, Code, Error, Result};
 use platform_db::in_progress;
 use platform_runtime::Fault;
@@ -66,7 +66,7 @@ impl PgChatService {
     pub(super) async fn outcome_of(&self, account: &AccountId, uid: &str, message: &str) -> Result<Option<Sent>> {
         let conn = self.db.read().await?;
         let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
-        let (position, messages, answered) = turn_of(conn.get(), account, uid, message).await?;
+        let (position, messages, answered) = ConversationStore::of(account, uid).turn_of(conn.get(), message).await?;
         let is_newest = position >= chat.turn_start;
         if is_newest && !chat.status().is_terminal() && chat.status() != Status::Waiting {
             return Err(in_progress());

@@ -6,7 +6,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
-use platform_conversation::{INSERT_MESSAGES, StoredFile, TurnRequest, store_files};
+use platform_conversation::{ConversationStore, INSERT_MESSAGES, StoredFile, TurnRequest};
 use platform_core::{Error, Object, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
@@ -17,8 +17,15 @@ use serde_json::Value;
 use super::{acceptance::Acceptance, message::Accepted, queue::resume, work::KIND};
 use crate::chat::repository::note_trigger;
 
-/// What became of an acceptance: `None` when the chat cannot take the message, a refusal when its payer is out of quota.
-pub(crate) type TurnCommit = Result<Option<AcceptedChat>, Box<Refusal>>;
+/// What became of a message that was to be accepted.
+#[derive(Debug, Clone)]
+pub(crate) enum AcceptOutcome<T> {
+    Accepted(T),
+    /// The chat cannot take it now.
+    ChatIsBusy,
+    /// Its payer is out of quota.
+    Refused(Box<Refusal>),
+}
 
 /// The chat as it is after the acceptance.
 #[derive(Debug, Clone)]
@@ -140,7 +147,7 @@ static PLAIN: LazyLock<String> = LazyLock::new(|| [&ACCEPT.concat(), SELECT, " O
 /// Accepts turns in groups.
 pub(crate) struct Acceptor {
     db: Db,
-    group: GroupWriter<Acceptance, TurnCommit>,
+    group: GroupWriter<Acceptance, AcceptOutcome<AcceptedChat>>,
 }
 
 impl Acceptor {
@@ -148,8 +155,8 @@ impl Acceptor {
         Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| accept(conn, items).boxed()) }
     }
 
-    /// The chat as it is now, or `None` when it cannot take this message.
-    pub async fn accept(&self, item: Acceptance) -> Result<TurnCommit> {
+    /// Accepts a message; the chat as it is now.
+    pub async fn accept(&self, item: Acceptance) -> Result<AcceptOutcome<AcceptedChat>> {
         self.group.write(item).await
     }
 
@@ -162,7 +169,7 @@ impl Acceptor {
         files: &[StoredFile],
         once: Option<&Idempotency>,
         answer: Option<&Accepted>,
-    ) -> Result<TurnCommit> {
+    ) -> Result<AcceptOutcome<AcceptedChat>> {
         let mut conn = self.db.conn().await?;
         let accepted = conn
             .transaction::<_, Error, _>(async |conn| {
@@ -186,8 +193,10 @@ impl Acceptor {
                         if let Some(trigger) = item.trigger.as_ref().filter(|_| chat.created) {
                             note_trigger(conn, &item.account(), &item.subject, trigger).await?;
                         }
-                        store_files(conn, &item.account(), &item.subject, &item.message_uid, files).await?;
-                        Ok(Ok(Some(chat)))
+                        ConversationStore::of(&item.account(), &item.subject)
+                            .store_files(conn, &item.message_uid, files)
+                            .await?;
+                        Ok(AcceptOutcome::Accepted(chat))
                     }
                     // The key stays free.
                     None => Err(diesel::result::Error::RollbackTransaction.into()),
@@ -195,8 +204,8 @@ impl Acceptor {
             })
             .await;
         accepted.or_else(|error| match refusal_of(item, &error) {
-            Some(refusal) => Ok(Err(Box::new(refusal))),
-            None if is_rollback(&error) => Ok(Ok(None)),
+            Some(refusal) => Ok(AcceptOutcome::Refused(Box::new(refusal))),
+            None if is_rollback(&error) => Ok(AcceptOutcome::ChatIsBusy),
             None => Err(error),
         })
     }
@@ -216,14 +225,17 @@ fn refused(items: &[Acceptance], error: &Error) -> Option<Vec<(usize, Refusal)>>
 }
 
 /// Writes a group. Those that are refused leave it, and the others are tried once more.
-async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<TurnCommit>> {
+async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<AcceptOutcome<AcceptedChat>>> {
     let refused = match write(conn, items).await {
-        Ok(rows) => return Ok(rows.into_iter().map(Ok).collect()),
+        Ok(chats) => {
+            let outcome = |chat: Option<_>| chat.map_or(AcceptOutcome::ChatIsBusy, AcceptOutcome::Accepted);
+            return Ok(chats.into_iter().map(outcome).collect());
+        }
         Err(error) => refused(items, &error).ok_or(error)?,
     };
-    let mut outcomes: Vec<Option<TurnCommit>> = items.iter().map(|_| None).collect();
+    let mut outcomes: Vec<Option<AcceptOutcome<_>>> = items.iter().map(|_| None).collect();
     for (n, refusal) in refused {
-        outcomes[n] = Some(Err(Box::new(refusal)));
+        outcomes[n] = Some(AcceptOutcome::Refused(Box::new(refusal)));
     }
     let left: Vec<usize> = (0..items.len()).filter(|n| outcomes[*n].is_none()).collect();
     if !left.is_empty() {

@@ -4,11 +4,11 @@ use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, c
 use platform_core::{AccountId, Error, Result, Timestamp, run_detached};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
-use platform_runtime::{Refusal, UsageLedger};
+use platform_runtime::UsageLedger;
 use tokio::sync::oneshot;
 
 use super::{
-    accept::{AcceptedChat, Acceptor},
+    accept::{AcceptOutcome, AcceptedChat, Acceptor},
     acceptance::Acceptance,
     message::Accepted,
     work::{KIND, TurnChat, TurnOutcome, Turns, Warm, WarmStart, payer},
@@ -55,14 +55,14 @@ impl Admission {
         Arc::new(Self { acceptor: Acceptor::new(db), jobs, turns })
     }
 
-    /// Accepts a turn and starts it; `None` when its chat cannot take it. A task of its own, so that
-    /// what was accepted is started when the caller leaves in between.
-    pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
+    /// Accepts a turn and starts it. A task of its own, so that what was accepted is started when the caller leaves
+    /// in between.
+    pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<AcceptOutcome<Admitted>> {
         let admission = Arc::clone(self);
         run_detached("admit", async move { admission.accept_and_start(candidate).await }).await
     }
 
-    async fn accept_and_start(&self, mut candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
+    async fn accept_and_start(&self, mut candidate: Candidate) -> Result<AcceptOutcome<Admitted>> {
         let chat = if candidate.once.is_none() && candidate.files.is_empty() && !candidate.resumes {
             self.acceptor.accept(candidate.item.clone()).await?
         } else {
@@ -72,17 +72,18 @@ impl Admission {
             self.acceptor.accept_with(item, resumed, files, once, answer).await?
         };
         let chat = match chat {
-            Ok(Some(chat)) => chat,
-            Ok(None) => return Ok(Ok(None)),
-            Err(refusal) => return Ok(Err(refusal)),
+            AcceptOutcome::Accepted(chat) => chat,
+            AcceptOutcome::ChatIsBusy => return Ok(AcceptOutcome::ChatIsBusy),
+            AcceptOutcome::Refused(refusal) => return Ok(AcceptOutcome::Refused(refusal)),
         };
         let (created, at) = (chat.created, chat.newest);
-        if candidate.slot.is_none() {
+        let outcome = if candidate.slot.is_some() {
+            Some(self.start(candidate, chat)?)
+        } else {
             self.jobs.announce();
-            return Ok(Ok(Some(Admitted { created, at, outcome: None })));
-        }
-        let outcome = Some(self.start(candidate, chat)?);
-        Ok(Ok(Some(Admitted { created, at, outcome })))
+            None
+        };
+        Ok(AcceptOutcome::Accepted(Admitted { created, at, outcome }))
     }
 
     /// Works a turn in this process, with what is known of it.

@@ -14,6 +14,7 @@ use platform_tenants::{TenantService, Visit};
 use tokio::sync::oneshot;
 
 use super::{
+    accept::AcceptOutcome,
     acceptance::{Acceptance, PastRow},
     admit::{Admission, Candidate},
     message::{Accepted, NewMessage},
@@ -142,25 +143,25 @@ impl Intake {
                     once: once.cloned(),
                     accepted: accepted.clone(),
                 };
-                let admitted = match self.admission.admit(candidate).await? {
-                    Ok(admitted) => admitted,
-                    Err(refusal) if wait => {
+                match self.admission.admit(candidate).await? {
+                    AcceptOutcome::Accepted(admitted) => {
+                        let ignored =
+                            if had_previous && !admitted.created { vec!["previousConversation"] } else { Vec::new() };
+                        let accepted = Accepted { ignored, ..accepted };
+                        let user_message =
+                            if admitted.at > sent { restamped(&user_message, admitted.at)? } else { user_message };
+                        return Ok(Taken { accepted, outcome: admitted.outcome, user_message, queued_at: None });
+                    }
+                    AcceptOutcome::ChatIsBusy => {}
+                    AcceptOutcome::Refused(refusal) if wait => {
                         self.refused.insert(payer, ());
                         return Err(Error::from(&*refusal));
                     }
-                    Err(_) => {
+                    AcceptOutcome::Refused(_) => {
                         // It is accepted all the same; its turn finds out again.
                         may_reserve = false;
                         continue;
                     }
-                };
-                if let Some(admitted) = admitted {
-                    let ignored =
-                        if had_previous && !admitted.created { vec!["previousConversation"] } else { Vec::new() };
-                    let accepted = Accepted { ignored, ..accepted };
-                    let user_message =
-                        if admitted.at > sent { restamped(&user_message, admitted.at)? } else { user_message };
-                    return Ok(Taken { accepted, outcome: admitted.outcome, user_message, queued_at: None });
                 }
             }
             if self.adopt(caller, &mut item).await? {

@@ -9,8 +9,8 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    ABANDON, AssistantSettings, ChatMessage, MessageRow, Queued, StoredFile, StoredJson, TurnRequest, discard_files,
-    empty, enqueue, first_queued, hand_over_files, insert_message, queued, result_positions, store_files,
+    ABANDON, AssistantSettings, ChatMessage, ConversationStore, MessageRow, Queued, StoredFile, StoredJson,
+    TurnRequest, result_positions,
 };
 use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
@@ -73,6 +73,7 @@ pub(crate) async fn wait_in_line(
         };
         refuse_stranger(&chat, item)?;
         refuse_growth(conn, item).await?;
+        let conversation = ConversationStore::of(account, &item.subject);
         let status = chat.status();
         if created {
             enqueue_in(conn, account, KIND, &item.subject, json!({}), When::After(delay)).await?;
@@ -98,7 +99,7 @@ pub(crate) async fn wait_in_line(
                 // There may be quota again: whoever waits is answered together with this one.
                 delay_in(conn, account, &run, Duration::ZERO).await?;
             } else if status == Status::Buffering {
-                let first = first_queued(conn, account, &item.subject).await?;
+                let first = conversation.first_queued(conn).await?;
                 let waited = Timestamp(item.now_ms).since(first);
                 delay_in(conn, account, &run, delay.min((delay * LONGEST_DELAY).saturating_sub(waited))).await?;
             } else {
@@ -112,8 +113,8 @@ pub(crate) async fn wait_in_line(
             request: Value::clone(&item.payload),
             created_ms: item.now_ms,
         };
-        enqueue(conn, account, &item.subject, &message).await?;
-        store_files(conn, account, &item.subject, &item.message_uid, files).await?;
+        conversation.enqueue(conn, &message).await?;
+        conversation.store_files(conn, &item.message_uid, files).await?;
         // What waited for quota is answered now, unless there still is none.
         let resumes = (chat.status == LIMIT_EXCEEDED).then_some("processing");
         let stands = if buffers { Some("buffering") } else { resumes };
@@ -229,7 +230,7 @@ async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
             accounting: None,
             created_ms: item.now_ms,
         };
-        insert_message(conn, &item.account(), &item.subject, &message).await?;
+        ConversationStore::of(&item.account(), &item.subject).insert(conn, &message).await?;
     }
     Ok(true)
 }
@@ -270,20 +271,21 @@ pub(crate) enum Dequeued {
 /// others stay apart. The lease is checked.
 pub(crate) async fn dequeue(db: &Db, run: &Run, now: Timestamp) -> Result<Dequeued> {
     let (account, uid) = (run.account(), run.subject.as_str());
+    let conversation = ConversationStore::of(&account, uid);
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
         if !is_held_in(conn, run).await? {
             return Ok(Dequeued::Lost);
         }
         let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(Dequeued::Lost) };
-        let rows = queued(conn, &account, uid).await?;
+        let rows = conversation.queued(conn).await?;
         let Some(request) = joined_request(&rows)? else { return Ok(Dequeued::Nothing) };
-        let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
+        let rows = if chat.status() == Status::Buffering { joined(conn, conversation, rows).await? } else { rows };
         let count = i32::try_from(rows.len()).unwrap_or(i32::MAX);
         for (position, row) in (chat.message_count..).zip(rows) {
-            insert_message(conn, &account, uid, &row.into_message(position, Timestamp(chat.edited_ms))?).await?;
+            conversation.insert(conn, &row.into_message(position, Timestamp(chat.edited_ms))?).await?;
         }
-        empty(conn, &account, uid).await?;
+        conversation.empty_queue(conn).await?;
         describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;
         let count = chat.message_count + count;
         let row = diesel::update(by_uid(account.as_str(), uid))
@@ -309,6 +311,7 @@ pub(crate) async fn dequeue(db: &Db, run: &Run, now: Timestamp) -> Result<Dequeu
 /// `false` when nothing waits so, or somebody begins with it already.
 pub(crate) async fn resume(conn: &mut Conn, item: &mut Acceptance, request: &mut TurnRequest) -> Result<bool> {
     let (account, uid) = (item.account(), item.subject.as_str());
+    let conversation = ConversationStore::of(&account, uid);
     let run = find_in(conn, &account, KIND, uid).await?;
     let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(false) };
     if !chat.awaits_quota() || run.is_some_and(|run| !run.idle) {
@@ -316,17 +319,17 @@ pub(crate) async fn resume(conn: &mut Conn, item: &mut Acceptance, request: &mut
     }
     refuse_stranger(&chat, item)?;
     cancel_in(conn, &account, KIND, uid).await?;
-    let rows = queued(conn, &account, uid).await?;
+    let rows = conversation.queued(conn).await?;
     if let Some(earlier) = joined_request(&rows)? {
         *request = TurnRequest::joined(vec![earlier, std::mem::take(request)]).unwrap_or_default();
         item.payload = Arc::new(serde_json::to_value(&*request).map_err(Error::internal)?);
     }
     let mut count = chat.message_count;
     for row in rows {
-        insert_message(conn, &account, uid, &row.into_message(count, Timestamp(chat.edited_ms))?).await?;
+        conversation.insert(conn, &row.into_message(count, Timestamp(chat.edited_ms))?).await?;
         count += 1;
     }
-    empty(conn, &account, uid).await?;
+    conversation.empty_queue(conn).await?;
     let taken = (chats::queued.eq(0), chats::turn_start.eq(chats::message_count), chats::message_count.eq(count));
     diesel::update(by_uid(account.as_str(), uid)).set(taken).execute(conn).await?;
     Ok(true)
@@ -335,17 +338,18 @@ pub(crate) async fn resume(conn: &mut Conn, item: &mut Acceptance, request: &mut
 /// What was gathered becomes one message that waits, when no turn begins with it yet. The lease is checked.
 pub(crate) async fn gather(db: &Db, run: &Run) -> Result<()> {
     let (account, uid) = (run.account(), run.subject.as_str());
+    let conversation = ConversationStore::of(&account, uid);
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
         if !is_held_in(conn, run).await? || repository::lock(conn, &account, uid).await?.is_none() {
             return Ok(());
         }
-        let rows = queued(conn, &account, uid).await?;
+        let rows = conversation.queued(conn).await?;
         let Some(request) = joined_request(&rows)? else { return Ok(()) };
-        empty(conn, &account, uid).await?;
-        for row in joined(conn, &account, uid, rows).await? {
+        conversation.empty_queue(conn).await?;
+        for row in joined(conn, conversation, rows).await? {
             let request = serde_json::to_value(&request).map_err(Error::internal)?;
-            enqueue(conn, &account, uid, &Queued { request, ..row }).await?;
+            conversation.enqueue(conn, &Queued { request, ..row }).await?;
         }
         diesel::update(by_uid(account.as_str(), uid)).set(chats::queued.eq(1)).execute(conn).await?;
         Ok(())
@@ -360,7 +364,7 @@ fn joined_request(rows: &[Queued]) -> Result<Option<TurnRequest>> {
 }
 
 /// One message of many: their texts in lines, the id of the first, all files.
-async fn joined(conn: &mut Conn, account: &AccountId, chat: &str, rows: Vec<Queued>) -> Result<Vec<Queued>> {
+async fn joined(conn: &mut Conn, conversation: ConversationStore<'_>, rows: Vec<Queued>) -> Result<Vec<Queued>> {
     let mut whole: Option<(Queued, ChatMessage)> = None;
     for row in rows {
         let message: ChatMessage = serde_json::from_str(&row.body).map_err(Error::internal)?;
@@ -368,7 +372,7 @@ async fn joined(conn: &mut Conn, account: &AccountId, chat: &str, rows: Vec<Queu
             whole = Some((row, message));
             continue;
         };
-        hand_over_files(conn, account, chat, &row.uid, &first.uid, first.content.files.len()).await?;
+        conversation.hand_over_files(conn, &row.uid, &first.uid, first.content.files.len()).await?;
         let text = &mut first.content.message;
         if !text.is_empty() && !message.content.message.is_empty() {
             text.push('\n');
@@ -398,6 +402,7 @@ pub(crate) struct StopOutcome {
 
 /// Stops the turn of a chat and discards what is queued; `None` when there is no such chat.
 pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp) -> Result<Option<StopOutcome>> {
+    let conversation = ConversationStore::of(account, uid);
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
         let run = stop_in(conn, account, KIND, uid).await?;
@@ -408,11 +413,11 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             let message = "This chat has no turn to stop.";
             return Err(Error::new(code::CHAT_NOT_PROCESSING, message).with("status", &chat.status));
         }
-        let rows = queued(conn, account, uid).await?;
+        let rows = conversation.queued(conn).await?;
         let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
-        let rows = if status == Status::Buffering { joined(conn, account, uid, rows).await? } else { rows };
-        empty(conn, account, uid).await?;
-        discard_files(conn, account, uid, &uids).await?;
+        let rows = if status == Status::Buffering { joined(conn, conversation, rows).await? } else { rows };
+        conversation.empty_queue(conn).await?;
+        conversation.discard_files(conn, &uids).await?;
         // A turn that nobody works ends here, and so does one whose messages all wait.
         let ended = chat.turn_start == chat.message_count || run.as_ref().is_none_or(|run| run.idle);
         let mut count = chat.message_count;
@@ -426,7 +431,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             for (open, position) in open.into_iter().zip(places) {
                 abandon_in(conn, account, &open).await?;
                 let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", position, now)?;
-                insert_message(conn, account, uid, &row).await?;
+                conversation.insert(conn, &row).await?;
                 count += 1;
             }
         }

@@ -2,7 +2,9 @@
 
 use diesel::{ExpressionMethods, NullableExpressionMethods};
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_conversation::{TurnRequest, check_client_schemas, check_client_tools, json, open_text, settled_calls};
+use platform_conversation::{
+    ConversationStore, TurnRequest, check_client_schemas, check_client_tools, json, open_text,
+};
 use platform_core::{AccountId, Checks, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_jobs::{find_in, wake_in};
@@ -61,7 +63,7 @@ pub(crate) async fn respond(
         let settled = if others.is_empty() {
             Vec::new()
         } else {
-            settled_calls(conn, account, uid, chat.turn_start, &others).await?
+            ConversationStore::of(account, uid).settled_calls(conn, chat.turn_start, &others).await?
         };
         take(&mut open, &settled, given, denied)?;
         let handed_off = open.iter().any(|call| call.awaits().is_some());

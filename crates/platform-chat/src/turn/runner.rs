@@ -3,8 +3,8 @@ use std::{pin::pin, sync::Arc};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_conversation::{
-    ASSISTANT, Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step,
-    StepResult, StoredJson, ToolUser, Turn, TurnRequest, TurnStore, UserMessage, messages_at, open_text, turn_tools,
+    ASSISTANT, Bounds, Compaction, Conversation, ConversationStore, HandOff, LeaseLost, MessageContent, MessageRow,
+    Profile, Step, StepResult, StoredJson, ToolUser, Turn, TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
 };
 use platform_core::{Result, millis, spawn};
 use platform_events::{Event, EventRow};
@@ -323,7 +323,7 @@ impl<'a> TurnRunner<'a> {
         let content = if self.turns.ports.audience.hears_content(&chat.account, kind).await? {
             let positions: Vec<i32> = self.turn.user_messages.iter().map(|message| message.position).collect();
             let conn = self.turns.ports.db.read().await?;
-            let asked = messages_at(conn.get(), &chat.account, &chat.key, &positions).await?;
+            let asked = ConversationStore::of(&chat.account, &chat.key).messages_at(conn.get(), &positions).await?;
             let messages: Vec<Value> = asked.iter().chain(&self.turn.said).chain(said).map(read).collect();
             Some(json!({"messages": messages}))
         } else {

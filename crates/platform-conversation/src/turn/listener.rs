@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::{Turn, tool_row};
 use crate::{
+    columns::result_positions,
     message::{MessageContent, new_message_uid},
-    repository::result_positions,
 };
 
 #[async_trait]

@@ -8,8 +8,8 @@ use std::{
 use async_trait::async_trait;
 use platform_child::Children;
 use platform_conversation::{
-    AssistantSettings, Bounds, Compaction, Conversation, Ports, Profile, Step, StepResult, TokenUsage, ToolUser, Turn,
-    TurnRequest, TurnStore, content, insert_messages, turn_tools,
+    AssistantSettings, Bounds, Compaction, Conversation, ConversationStore, Ports, Profile, Step, StepResult,
+    TokenUsage, ToolUser, Turn, TurnRequest, TurnStore, insert_messages, turn_tools,
 };
 use platform_core::{AccountId, Object, Page, Result, SystemClock, Timestamp};
 use platform_db::Db;
@@ -48,7 +48,11 @@ pub struct CountStored {
 impl BuiltInAction for CountStored {
     async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
         let conn = self.db.read().await.expect("a connection");
-        let stored = content(conn.get(), call.account, "c", Page { limit: 100, offset: 0 }).await.expect("read").len();
+        let stored = ConversationStore::of(call.account, "c")
+            .content(conn.get(), Page { limit: 100, offset: 0 })
+            .await
+            .expect("read")
+            .len();
         self.calls.lock().expect("lock").push(stored);
         ToolResult::of(&json!(stored))
     }
@@ -66,7 +70,8 @@ impl TurnStore for Leased {
         if !self.is_held {
             return Ok(StepResult::Lost);
         }
-        let rows: Vec<_> = step.messages.iter().map(|row| (&conversation.account, "c", row)).collect();
+        let rows: Vec<_> =
+            step.messages.iter().map(|row| (ConversationStore::of(&conversation.account, "c"), row)).collect();
         insert_messages(&mut *self.db.conn().await?, &rows).await?;
         Ok(StepResult::At(step.revision, Flow::GoOn))
     }
@@ -135,7 +140,7 @@ pub async fn run(ports: &Ports, store: &Leased, of: Conversation, settings: Assi
     let stop = CancellationToken::new();
     let ending = turn.run(&Profile::new(settings), &tools, bounds, None, &stop).await.expect("nobody stops it")?;
     let rows = turn.last_words(&ending)?;
-    let rows: Vec<_> = rows.iter().map(|row| (&account, "c", row)).collect();
+    let rows: Vec<_> = rows.iter().map(|row| (ConversationStore::of(&account, "c"), row)).collect();
     insert_messages(&mut *ports.db.conn().await?, &rows).await?;
     Ok(turn.conversation.usage.clone())
 }

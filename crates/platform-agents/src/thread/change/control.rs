@@ -1,6 +1,6 @@
 //! Pausing, going on, ending, and talking to a thread.
 
-use platform_conversation::{MessageRow, insert_message, result_positions};
+use platform_conversation::{ConversationStore, MessageRow, result_positions};
 use platform_core::{Result, Timestamp};
 use platform_db::Conn;
 use platform_runtime::CallState;
@@ -149,7 +149,7 @@ pub(crate) async fn close(
             CallState::Answered(value) => MessageRow::result(&user, &id, &open.call, value, position, now)?,
             _ => MessageRow::closed(&user, &id, &open.call, code, position, now)?,
         };
-        insert_message(conn, &account, &key(&id), &row).await?;
+        ConversationStore::of(&account, &key(&id)).insert(conn, &row).await?;
         record.message_count += 1;
     }
     Ok(())

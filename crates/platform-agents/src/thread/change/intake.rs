@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, insert_messages, new_message_uid, screen_files,
-    store_files,
+    ChatMessage, ConversationStore, File, MessageContent, TurnRequest, check_turn_tools, insert_messages,
+    new_message_uid, screen_files,
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
@@ -291,11 +291,14 @@ impl Threads {
             }
             messages.push((record.account.clone(), key(record.id()), appended(record, &start.arrived)?));
         }
-        let rows: Vec<_> = messages.iter().map(|(account, key, row)| (account, key.as_str(), row)).collect();
+        let rows: Vec<_> =
+            messages.iter().map(|(account, key, row)| (ConversationStore::of(account, key), row)).collect();
         insert_messages(conn, &rows).await?;
         for start in &*starts {
             let Start { record, arrived, .. } = start;
-            store_files(conn, &record.account, &key(record.id()), &arrived.message.uid, &arrived.files).await?;
+            ConversationStore::of(&record.account, &key(record.id()))
+                .store_files(conn, &arrived.message.uid, &arrived.files)
+                .await?;
         }
         let now = starts.iter().map(|start| start.record.created()).max().unwrap_or_else(|| self.ports.clock.now());
         let changes = starts.iter_mut().map(|Start { record, trace, .. }| Change {

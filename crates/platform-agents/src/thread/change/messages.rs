@@ -1,8 +1,7 @@
 //! Messages that come to a thread: at its end, or for its next step.
 
 use platform_conversation::{
-    ChatMessage, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, empty, enqueue, insert_message,
-    new_message_uid, queued, store_files,
+    ChatMessage, ConversationStore, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, new_message_uid,
 };
 use platform_core::{Error, Result, Timestamp};
 use platform_db::Conn;
@@ -21,8 +20,9 @@ pub(crate) struct Arrived {
 /// Adds a message at the end.
 pub(crate) async fn append(conn: &mut Conn, record: &mut Record, arrived: &Arrived) -> Result<()> {
     let (row, key) = (appended(record, arrived)?, key(record.id()));
-    insert_message(conn, &record.account, &key, &row).await?;
-    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await
+    let conversation = ConversationStore::of(&record.account, &key);
+    conversation.insert(conn, &row).await?;
+    conversation.store_files(conn, &arrived.message.uid, &arrived.files).await
 }
 
 /// A message at the end, no earlier than what is there, as it is stored.
@@ -43,8 +43,9 @@ pub(crate) async fn queue(conn: &mut Conn, record: &Record, arrived: &Arrived) -
         created_ms: arrived.message.timestamp.0,
     };
     let key = key(record.id());
-    enqueue(conn, &record.account, &key, &queued).await?;
-    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await
+    let conversation = ConversationStore::of(&record.account, &key);
+    conversation.enqueue(conn, &queued).await?;
+    conversation.store_files(conn, &arrived.message.uid, &arrived.files).await
 }
 
 /// What the platform tells the model of a client's decision.
@@ -61,17 +62,18 @@ pub(crate) fn developer_message(record: &Record, text: &str, user_uid: &str, now
 /// Makes what waits messages of the thread; what was found in them belongs to the turn. Whether there was any.
 pub(crate) async fn append_queued(conn: &mut Conn, record: &mut Record) -> Result<bool> {
     let key = key(record.id());
-    let waiting = queued(conn, &record.account, &key).await?;
+    let waiting = ConversationStore::of(&record.account, &key).queued(conn).await?;
     if waiting.is_empty() {
         return Ok(false);
     }
     for message in waiting {
         let request: TurnRequest = serde_json::from_value(message.request.clone()).map_err(Error::internal)?;
         record.facts.turn.request.note_found(request.findings, request.blocked);
-        insert_message(conn, &record.account, &key, &message.into_message(record.message_count, record.edited())?)
+        ConversationStore::of(&record.account, &key)
+            .insert(conn, &message.into_message(record.message_count, record.edited())?)
             .await?;
         record.message_count += 1;
     }
-    empty(conn, &record.account, &key).await?;
+    ConversationStore::of(&record.account, &key).empty_queue(conn).await?;
     Ok(true)
 }

@@ -1,6 +1,6 @@
 //! What a thread did, in words.
 
-use platform_conversation::{ChatMessage, bodies_from};
+use platform_conversation::{ChatMessage, ConversationStore};
 use platform_core::{Error, Result};
 use platform_runtime::{Operation, Role, SecondaryCall, ask};
 use serde_json::json;
@@ -41,7 +41,7 @@ impl Threads {
     /// What a thread did, as text for a model: the newest part when it is long.
     pub(crate) async fn protocol(&self, record: &Record, most: usize) -> Result<String> {
         let conn = self.ports.db.read().await?;
-        let bodies = bodies_from(conn.get(), &record.account, &key(record.id()), 0).await?;
+        let bodies = ConversationStore::of(&record.account, &key(record.id())).bodies_from(conn.get(), 0).await?;
         let mut lines = Vec::new();
         for body in bodies {
             let message: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;

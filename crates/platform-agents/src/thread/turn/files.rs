@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{File, StoredFile, note_file_types, screen_files, store_files};
+use platform_conversation::{ConversationStore, File, StoredFile, screen_files};
 use platform_core::{AccountId, Error, Owner, Result};
 use platform_jobs::{Run, Work, end_in};
 use tokio_util::sync::CancellationToken;
@@ -68,8 +68,8 @@ impl Threads {
                 let (now, request) = (self.ports.clock.now(), &mut record.facts.turn.request);
                 screen_files(screen, &mut files, &message, now, request).await?;
             }
-            store_files(conn, &record.account, &key, &message, &files).await?;
-            note_file_types(conn, &record.account, &key, &message, &given).await?;
+            ConversationStore::of(&record.account, &key).store_files(conn, &message, &files).await?;
+            ConversationStore::of(&record.account, &key).note_file_types(conn, &message, &given).await?;
         }
         record.facts.unfetched.clear();
         Ok(())

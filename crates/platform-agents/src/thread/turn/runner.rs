@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    AGENT, AssistantSettings, Bounds, HandOff, LeaseLost, MessageRow, Profile, SubAgentLauncher, TokenUsage, ToolUser,
-    Turn, awaited, insert_messages, turn_tools,
+    AGENT, AssistantSettings, Bounds, ConversationStore, HandOff, LeaseLost, MessageRow, Profile, SubAgentLauncher,
+    TokenUsage, ToolUser, Turn, awaited, insert_messages, turn_tools,
 };
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
@@ -99,10 +99,10 @@ impl Threads {
         let account = run.account();
         let conn = self.ports.db.read().await?;
         let key = key(&run.subject);
-        let asked = [(&account, key.as_str())];
+        let asked = [ConversationStore::of(&account, &key)];
         // What comes after this is answered at the end of the turn.
         let (found, waiting) =
-            tokio::try_join!(repository::find(conn.get(), &account, &run.subject), awaited(conn.get(), &asked),)?;
+            tokio::try_join!(repository::find(conn.get(), &account, &run.subject), awaited(conn.get(), &asked))?;
         let is_awaited = !waiting.is_empty();
         drop(conn);
         let Some(found) = found.filter(|found| found.state == ThreadState::Processing) else {
@@ -403,11 +403,11 @@ impl Threads {
                 .collect();
             let mut rows = Vec::with_capacity(held.len());
             for (ended, key, record) in &held {
-                rows.extend(ended.rows.iter().map(|row| (&record.account, key.as_str(), row)));
+                rows.extend(ended.rows.iter().map(|row| (ConversationStore::of(&record.account, key), row)));
             }
             insert_messages(conn, &rows).await?;
-            let names: Vec<_> = held.iter().map(|(_, key, record)| (&record.account, key.as_str())).collect();
-            let awaited: HashSet<(String, String)> = awaited(conn, &names).await?.into_iter().collect();
+            let of: Vec<_> = held.iter().map(|(_, key, record)| ConversationStore::of(&record.account, key)).collect();
+            let awaited: HashSet<(String, String)> = awaited(conn, &of).await?.into_iter().collect();
             let mut nexts = Vec::with_capacity(held.len());
             for (ended, key, record) in &mut held {
                 let is_awaited = awaited.contains(&(record.account.to_string(), key.clone()));

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Step, StepResult, TokenUsage, TurnStore, add_compaction, add_secondary, has_compactions,
-    insert_messages, queued,
+    Compaction, Conversation, ConversationStore, Step, StepResult, TokenUsage, TurnStore, add_compaction,
+    add_secondary, has_compactions, insert_messages,
 };
 use platform_core::{Error, Result};
 use platform_db::Conn;
@@ -46,7 +46,8 @@ impl ThreadTurnStore {
             pause_now(record, self.threads.ports.clock.now())?;
             return Ok(Flow::Halt);
         }
-        let more = record.open.is_empty() && !queued(conn, &record.account, &key(record.id())).await?.is_empty();
+        let more = record.open.is_empty()
+            && !ConversationStore::of(&record.account, &key(record.id())).queued(conn).await?.is_empty();
         Ok(if more { Flow::Halt } else { Flow::GoOn })
     }
 }
@@ -67,7 +68,8 @@ impl TurnStore for ThreadTurnStore {
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, &self.run).await? else { return Ok(None) };
             let key = key(record.id());
-            let rows: Vec<_> = step.messages.iter().map(|row| (&conversation.account, key.as_str(), row)).collect();
+            let of = ConversationStore::of(&conversation.account, &key);
+            let rows: Vec<_> = step.messages.iter().map(|row| (of, row)).collect();
             insert_messages(conn, &rows).await?;
             note_step(&mut record, rows.len(), &conversation.usage, self.version);
             record.open.clone_from(&step.open);
