@@ -6,7 +6,10 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{MISSING, PROGRAM, app, one_of_each, other_account, user, user_with};
+use crate::{
+    projects::enlist,
+    support::{MISSING, PROGRAM, app, one_of_each, one_of_each_in, other_account, text, user, user_with},
+};
 
 /// Who may call what; each line `METHOD path | keys | session | scope`.
 const TABLE: &str = include_str!("access_table.txt");
@@ -208,4 +211,62 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     ] {
         assert!(!everything(path).await.contains("canary"), "{path}");
     }
+}
+
+#[tokio::test]
+async fn nothing_of_a_private_project_opens_to_who_is_no_member_of_it() {
+    // What belongs to the account or a tenant, never to a project.
+    const OF_NO_PROJECT: [&str; 13] = [
+        "/oauth-clients/",
+        "/api-keys/",
+        "/docs/",
+        "/files/",
+        "/integrations/connections/",
+        "/integrations/{app}",
+        "/mcp-gateway/",
+        "/mcp/",
+        "/speech-to-text/",
+        "/whisper/",
+        "/tenant",
+        "/users/",
+        "/webhooks/",
+    ];
+    let rates = ["FULL", "RESTRICTED", "OAUTH", "CREATE_KEY"].map(|rate| format!("PLATFORM_RATE_{rate}"));
+    let settings: Vec<(&str, &str)> = rates.iter().map(|rate| (rate.as_str(), "0")).collect();
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    let project = text(&app.post("/projects", json!({"name": "private", "identifier": "private"})).await.body["_id"]);
+    let ours = one_of_each_in(&app, "our", Some(&project)).await;
+    let within = |path: &str, name: &str| {
+        if path.starts_with("/v1/projects/") && name == "id" { project.clone() } else { ours(path, name) }
+    };
+    let (ann, token) = user(&app, "ann", "member").await;
+    let elsewhere = app.post("/api-keys", json!({"name": "elsewhere", "projectIds": []})).await;
+    let elsewhere = text(&elsewhere.body["key"]);
+    let routes = routes(&app).await;
+    let (mut refused, mut opened) = (0, 0);
+    let within_projects = routes.iter().filter(|route| {
+        let path = route.path.trim_start_matches("/v1");
+        path.contains('{') && route.keys != "public" && !OF_NO_PROJECT.iter().any(|of| path.starts_with(of))
+    });
+    let within_projects: Vec<&Route> = within_projects.collect();
+    for route in &within_projects {
+        for (who, credential) in [("a user", &token), ("a key of other projects", &elsewhere)] {
+            let (_, code) = call(&app, credential, route, |name| within(&route.path, name)).await;
+            // What is wrong with the body alone may be said first.
+            assert!(
+                ["PROJECT_FORBIDDEN", "VALIDATION_ERROR"].contains(&code.as_str()),
+                "{who}: {} {}: {code}",
+                route.method,
+                route.path
+            );
+            refused += usize::from(code == "PROJECT_FORBIDDEN");
+        }
+    }
+    enlist(&app, &project, &ann, "viewer").await;
+    for route in within_projects.iter().filter(|route| [Method::GET, Method::HEAD].contains(&route.method)) {
+        let (status, code) = call(&app, &token, route, |name| within(&route.path, name)).await;
+        assert_ne!(code, "PROJECT_FORBIDDEN", "{} {}", route.method, route.path);
+        opened += usize::from(status.is_success());
+    }
+    assert!(refused > 250 && opened > 50, "{refused} refused, {opened} opened");
 }

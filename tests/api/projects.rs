@@ -33,7 +33,7 @@ fn id(made: &Reply) -> String {
 }
 
 /// Gives a user a role.
-async fn enlist(app: &TestApp, project: &str, user: &str, role: &str) -> Reply {
+pub async fn enlist(app: &TestApp, project: &str, user: &str, role: &str) -> Reply {
     app.post(&format!("/projects/{project}/members"), json!({"userUID": user, "role": role})).await
 }
 

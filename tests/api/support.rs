@@ -390,27 +390,50 @@ pub fn text(value: &Value) -> String {
 pub const MISSING: &str = "018f0000-0000-7000-8000-000000000000";
 
 /// An environment, and a session of its machine that has ended.
-async fn ended_sandbox(app: &TestApp) -> (String, String) {
-    let environment = json!({"name": "canary", "envVars": {"CANARY": "canary"}});
-    let environment = text(&app.post("/environments", environment).await.body["_id"]);
+async fn ended_sandbox(app: &TestApp, environment: &str) -> String {
     let sandbox = format!("/environments/{environment}/sandbox");
     let started = app.post(&format!("{sandbox}/start"), json!({})).await.body;
     let stopped = app.post(&format!("{sandbox}/stop"), json!({"sandboxId": started["sandboxId"]})).await;
     assert!(stopped.status.is_success(), "{}", stopped.body);
-    (environment, text(&started["sessionId"]))
+    text(&started["sessionId"])
 }
 
 /// Makes one record of each kind, named after `whose` and holding the word `canary`; gives what to put for a
 /// placeholder of a path.
 pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> String + use<> {
+    one_of_each_in(app, whose, None).await
+}
+
+/// The same in a project, as far as records are in one.
+pub async fn one_of_each_in(
+    app: &TestApp,
+    whose: &str,
+    project: Option<&str>,
+) -> impl Fn(&str, &str) -> String + use<> {
+    const IN_PROJECTS: [&str; 8] = [
+        "/triggers",
+        "/agents",
+        "/assistants",
+        "/tool-servers",
+        "/documents",
+        "/document-folders",
+        "/environments",
+        "/skills/scaffold",
+    ];
     let named = |what: &str| format!("{whose}-canary-{what}");
-    let make = async |path: &str, body: Value| {
+    let make = async |path: &str, mut body: Value| {
+        if let Some(project) = project.filter(|_| IN_PROJECTS.contains(&path)) {
+            body["projectId"] = json!(project);
+        }
         let made = app.post(path, body).await;
         assert!(made.status.is_success(), "{path}: {}", made.body);
         made.body
     };
-    let server = tool_server(app, "https://a.example", &[tool("canary", "/x", &json!({}))]).await;
-    let agent = agent(app, json!({"name": "canary", "subAgentConfig": {"enabled": true}})).await;
+    let server =
+        json!({"name": "Tools", "url": "https://a.example", "toolDefinitions": [tool("canary", "/x", &json!({}))]});
+    let server = text(&make("/tool-servers", server).await["_id"]);
+    let agent = json!({"name": "canary", "subAgentConfig": {"enabled": true}});
+    let agent = text(&make("/agents", agent).await["_id"]);
     let thread = thread(app, &agent, "canary").await;
     thread_in(app, &thread, "completed").await;
     let evaluation = make(&format!("/agents/threads/{thread}/evaluate"), json!({})).await;
@@ -439,6 +462,10 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let document = text(&make("/documents", document).await["_id"]);
     let skill = text(&make("/skills/scaffold", json!({"name": "canary"})).await["folder"]["_id"]);
     let hooks = text(&make("/integrations/webhook/servers", json!({"name": "canary"})).await["_id"]);
+    if let Some(project) = project {
+        let moved = app.patch(&format!("/tool-servers/{hooks}"), json!({"projectId": project})).await;
+        assert!(moved.status.is_success(), "{}", moved.body);
+    }
     let connections = app.get("/integrations/webhook/connection-status").await.body;
     let connection = text(&connections["connections"][0]["id"]);
     let trigger =
@@ -454,7 +481,9 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let grant = text(&make("/mcp-gateway/grants", grant).await["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
-    let (environment, sandbox_session) = ended_sandbox(app).await;
+    let environment = json!({"name": "canary", "envVars": {"CANARY": "canary"}});
+    let environment = text(&make("/environments", environment).await["_id"]);
+    let sandbox_session = ended_sandbox(app, &environment).await;
     let whose = whose.to_owned();
     let named = |whose: &str, what: &str| format!("{whose}-canary-{what}");
     move |path: &str, name: &str| match name {
