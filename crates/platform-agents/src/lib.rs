@@ -14,6 +14,17 @@
 //! **Invariants**: a thread is in processing exactly while a worker holds its run; every change stands in its
 //! history; a step is stored before the next begins, under the lease's fence; a turn keeps the version of the
 //! agent that it began with; what an agent took is the sum of what providers reported, to the nano-dollar.
+//!
+//! ```no_run
+//! # use platform_agents::*;
+//! # use platform_core::{Caller, Result};
+//! # async fn example(
+//! #     agents: &dyn AgentService, threads: &dyn ThreadService, caller: Caller, settings: AgentSettings, new: NewThread,
+//! # ) -> Result<()> {
+//! let agent = agents.create(&caller, settings, None).await?;
+//! let started = threads.start(&caller, &agent.id, new, None, false, None).await?;
+//! # Ok(()) }
+//! ```
 
 mod agent;
 pub mod code;

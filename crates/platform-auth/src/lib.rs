@@ -12,6 +12,19 @@
 //! the value of its key or with its user's grant, tokens with their grant, user, client and password; a code and a refresh token
 //! are good once, and a second use revokes everything that followed; what a browser holds after a log-in, and a link that
 //! logs in once, open the console alone, and end with the password.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_auth::*;
+//! # use platform_core::{Clock, Result};
+//! # use platform_db::{Bus, Db};
+//! # use platform_vault::Vault;
+//! # async fn example(db: Db, bus: Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Result<()> {
+//! let auth = PgAuthService::new(&db, &bus, clock, vault, config)?;
+//! let account = auth.create_account("acme").await?;
+//! let identity = auth.authenticate("ak-…").await?;
+//! # Ok(()) }
+//! ```
 
 mod account;
 pub mod code;

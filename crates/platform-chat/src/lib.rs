@@ -20,6 +20,14 @@
 //! **Invariants**: what was accepted is answered exactly once, whoever dies; a chat has at most
 //! one run, and has one while messages wait; messages of a chat have gapless positions in the order they were accepted; token
 //! sums change in the commit that stores the answer they count.
+//!
+//! ```no_run
+//! # use platform_chat::*;
+//! # use platform_core::{Caller, Result};
+//! # async fn example(chats: &dyn ChatService, caller: Caller, message: NewMessage) -> Result<()> {
+//! let sent = chats.send_and_wait(&caller, DEFAULT_ASSISTANT, message, None, None).await?;
+//! # Ok(()) }
+//! ```
 
 mod assistant;
 mod chat;

@@ -12,6 +12,17 @@
 //! **Invariants**: messages have gapless positions; what a model gets fits its window, newest first, and a call
 //! is never without its result; text reaches watchers only where no rule has to see it whole; a step is
 //! stored before the next begins.
+//!
+//! ```no_run
+//! # use platform_conversation::*;
+//! # use platform_core::{AccountId, Page, Result};
+//! # use platform_db::Db;
+//! # async fn example(db: Db, account: AccountId, message: MessageRow) -> Result<()> {
+//! let conversation = ConversationStore::of(&account, "chat-1");
+//! conversation.insert(&mut *db.conn().await?, &message).await?;
+//! let first = conversation.content(db.read().await?.get(), Page { limit: 10, offset: 0 }).await?;
+//! # Ok(()) }
+//! ```
 
 pub mod code;
 mod columns;

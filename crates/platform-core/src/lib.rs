@@ -7,6 +7,16 @@
 //! integer of nano-dollars, never a float; an [`Error`] carries a stable code and a
 //! message that is fit for a client, its cause is for the log alone; the current time
 //! comes from a [`Clock`].
+//!
+//! ```
+//! # use platform_core::{Id, Money, Page, Timestamp};
+//! struct Order;
+//! let id = Id::<Order>::generate();
+//! assert_eq!(Id::<Order>::parse(id.as_str()).unwrap(), id);
+//! let cost = Money::parse_decimal("0.25").unwrap();
+//! assert_eq!((cost + cost).to_string(), "0.5");
+//! assert_eq!(Timestamp(0).to_iso(), "1970-01-01T00:00:00.000Z");
+//! ```
 
 mod caller;
 mod checks;

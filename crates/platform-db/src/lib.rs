@@ -12,6 +12,22 @@
 //!
 //! **Invariants**: no lock is held across a network wait; a database that is away gives
 //! `SERVICE_UNAVAILABLE` within two seconds.
+//!
+//! ```no_run
+//! # use diesel_async::{AsyncConnection, RunQueryDsl};
+//! # use platform_core::{Error, Result};
+//! # use platform_db::*;
+//! # async fn example() -> Result<()> {
+//! let db = Db::new(&DbConfig { url: "postgres://localhost/platform".to_owned(), pool: 8 })?;
+//! db.migrate().await?;
+//! let mut conn = db.conn().await?;
+//! let purged = conn
+//!     .transaction::<_, Error, _>(async |conn| {
+//!         Ok(diesel::sql_query("DELETE FROM idempotency WHERE expires_at < now()").execute(conn).await?)
+//!     })
+//!     .await?;
+//! # Ok(()) }
+//! ```
 
 mod bus;
 mod cache;

@@ -5,6 +5,14 @@
 //!
 //! **Invariants** (contract 16): a page is found in a table built at start, no path is ever made
 //! from a request; raw HTML is escaped, links are http, https, mailto or relative.
+//!
+//! ```
+//! # use platform_docs::Docs;
+//! let docs = Docs::load(None).unwrap();
+//! assert!(docs.list().docs.iter().any(|page| page.filename == "API"));
+//! assert!(docs.html("API").unwrap().contains("<h1>"));
+//! assert_eq!(docs.markdown("../Cargo").unwrap_err().code().as_str(), "DOC_NOT_FOUND");
+//! ```
 
 pub mod code;
 use std::{collections::BTreeMap, io, path::Path, time::UNIX_EPOCH};

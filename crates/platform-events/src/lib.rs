@@ -4,6 +4,20 @@
 //!
 //! **Invariants**: an event is there exactly when its cause is; it waits until it was taken once; events older than
 //! their keep are purged.
+//!
+//! ```no_run
+//! # use platform_core::{AccountId, Result, Timestamp};
+//! # use platform_db::Conn;
+//! # use platform_events::*;
+//! # use serde_json::json;
+//! # async fn example(conn: &mut Conn, account: &AccountId, now: Timestamp) -> Result<()> {
+//! // In the transaction of the cause:
+//! let finished = Event { thread: Some("t1"), ..Event::new(account, "thread.finished", json!({"threadId": "t1"})) };
+//! publish_in(conn, vec![finished], now).await?;
+//! // Whoever tells of them, in another:
+//! let events = take_in(conn, 100).await?;
+//! # Ok(()) }
+//! ```
 
 use async_trait::async_trait;
 use diesel::{dsl::sql, prelude::*, sql_types::Bool};

@@ -13,6 +13,19 @@
 //! it too long is blocked; rules run in the order they are given and the
 //! first that blocks ends the stage; what is redacted is gone from the text that comes back;
 //! a judge that fails or answers nonsense blocks, unless its rule says otherwise.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{AccountId, Result};
+//! # use platform_guardrails::*;
+//! # use platform_runtime::ChildPool;
+//! # async fn example(rules: Guardrails, children: Arc<ChildPool>, account: AccountId, moment: Moment) -> Result<()> {
+//! rules.check_written(&children, &account).await?;
+//! let Some(screen) = rules.ready(&children, &account) else { return Ok(()) };
+//! let screening = Arc::new(screen).arriving("My card is 4111 1111 1111 1111.".to_owned(), moment).await?;
+//! println!("{} (blocked: {})", screening.text, screening.blocked);
+//! # Ok(()) }
+//! ```
 
 mod child;
 pub mod code;

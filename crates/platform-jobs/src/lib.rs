@@ -15,6 +15,21 @@
 //! window, than it allows, whoever takes them, and lanes are served in turn.
 //!
 //! `examples/takeover.rs` shows a run whose worker is lost, with nothing but this crate and `platform-db`.
+//!
+//! ```no_run
+//! # use std::{sync::Arc, time::Duration};
+//! # use platform_core::{AccountId, Result};
+//! # use platform_db::Conn;
+//! # use platform_jobs::*;
+//! # use serde_json::json;
+//! # async fn example(jobs: Arc<Jobs>, counting: Arc<dyn Work>, conn: &mut Conn, account: AccountId) -> Result<()> {
+//! jobs.start(vec![counting]);
+//! // In the transaction of whatever asks for it:
+//! enqueue_in(conn, &account, "counting", "sheep", json!({}), When::After(Duration::ZERO)).await?;
+//! // After its commit:
+//! jobs.announce();
+//! # Ok(()) }
+//! ```
 
 mod jobs;
 mod lanes;

@@ -10,6 +10,18 @@
 //! **Invariants**: what a parcel holds and nobody used is lost after ten seconds; all processes together
 //! let through at most one parcel each (a hundredth of the burst) more than the rate; when the database
 //! is away nobody is refused for that.
+//!
+//! ```
+//! # use platform_limits::{Rate, RateLimits};
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let limits = RateLimits::new(None);
+//! let rate = Rate::parse("2/min").unwrap();
+//! for _ in 0..2 {
+//!     assert!(limits.take("log-in ann", rate).await.unwrap().wait.is_none());
+//! }
+//! assert!(limits.take("log-in ann", rate).await.unwrap().wait.is_some());
+//! # });
+//! ```
 
 mod rate;
 mod repository;

@@ -5,6 +5,16 @@
 //!
 //! **Invariants**: what is handed over in a transaction is sent when that commits, however often the server is
 //! away, for about a day; a message may arrive twice when a process dies between sending and noting it.
+//!
+//! ```no_run
+//! # use platform_core::{AccountId, Result};
+//! # use platform_db::Conn;
+//! # use platform_mail::*;
+//! # async fn example(mailer: &Mailer, conn: &mut Conn, account: &AccountId) -> Result<()> {
+//! let mail = Mail { to: vec!["ann@example.com".to_owned()], subject: "Approve?".to_owned(), text: "…".to_owned() };
+//! mailer.send_in(conn, account, mail).await?;
+//! # Ok(()) }
+//! ```
 
 use std::time::Duration;
 

@@ -9,6 +9,15 @@
 //!
 //! **Invariants**: an identifier never changes; a project that has an owner keeps one, unless that user is deleted; what a caller reaches is
 //! answered from memory, which every process empties at once when a project or its members change.
+//!
+//! ```no_run
+//! # use platform_core::{Caller, Page, Result};
+//! # use platform_projects::*;
+//! # async fn example(projects: &dyn ProjectService, caller: Caller, new: NewProject) -> Result<()> {
+//! let project = projects.create(&caller, new, None).await?;
+//! let all = projects.list(&caller, &ProjectFilter::default(), Page { limit: 10, offset: 0 }).await?;
+//! # Ok(()) }
+//! ```
 
 mod model;
 mod repository;

@@ -13,6 +13,22 @@
 //! costs nobody anything; a frame is encoded once, whoever watches; a frame never shows
 //! text that a later frame lacks; with `partial`, folding the frames of a connection gives
 //! the state at every moment (contract 02 §7).
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{AccountId, Result};
+//! # use platform_realtime::*;
+//! # async fn example(realtime: Arc<Realtime>, account: AccountId, store: Arc<dyn Source>) -> Result<()> {
+//! let chat: Key = (account, "chat-1".into());
+//! let live = realtime.open(chat.clone(), 1, "m2", 1);
+//! live.append("Hello");
+//! live.committed(2, "m2");
+//! let mut watcher = realtime.watch(chat, store, false);
+//! while let Some(frame) = watcher.next().await? {
+//!     // A frame of the stream, encoded once for all who watch.
+//! }
+//! # Ok(()) }
+//! ```
 
 mod frame;
 #[cfg(any(test, fuzzing))]

@@ -12,6 +12,17 @@
 //! **Invariants**: a machine sees nothing of the host but its programs, read-only; what it started is dead when
 //! [`Machine::end`] returns, and two seconds after the process that made it is; it dials nobody: connections are made
 //! for it by its gate, to addresses that were judged; variables reach a command through memory alone.
+//!
+//! ```no_run
+//! # use platform_sandbox::*;
+//! # async fn example(backend: &dyn SandboxBackend, spec: MachineSpec) -> Result<(), SandboxError> {
+//! let machine = backend.create(spec, Disk::Empty).await?;
+//! let argv = ["bash", "-c", "uname -a"].map(str::to_owned).to_vec();
+//! let running = machine.start(Command { argv, ..Command::default() }).await?;
+//! machine.end().await;
+//! machine.save(Box::new(std::io::sink())).await?;
+//! # Ok(()) }
+//! ```
 
 mod backend;
 #[cfg(target_os = "linux")]

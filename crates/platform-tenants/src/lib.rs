@@ -8,6 +8,19 @@
 //! each, which the first and last call of a chat's turn share with the turn's own writes; all rules of a call have
 //! room or it is refused; calls that race take at most one call more than the limit, on however many processes; the
 //! database's clock decides on windows; a window that has ended is written to the history once.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{Clock, Result};
+//! # use platform_db::{Bus, Db};
+//! # use platform_runtime::Model;
+//! # use platform_tenants::*;
+//! # fn example(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, model: Arc<dyn Model>) {
+//! // Whoever asks a model through `quotas` has its calls reserved and settled.
+//! let quotas = Arc::new(Quotas::new(db, bus, model));
+//! let tenants = PgTenantService::new(db, bus, clock, Arc::clone(&quotas));
+//! # }
+//! ```
 
 mod audit;
 pub mod code;

@@ -3,6 +3,16 @@
 //! **Owns** a shared PostgreSQL under `target/test-postgres`, started on demand and left running;
 //! each [`TestDb`] is a clone of a template that has all migrations. **Needs** nothing to be
 //! installed that the platform itself does not need.
+//!
+//! ```no_run
+//! # use platform_testing::*;
+//! # use serde_json::json;
+//! # async fn example(program: &str) {
+//! let app = TestApp::start(program, &TestDb::new().await, &[]);
+//! let reply = app.post("/assistants/default/messages", json!({"message": "Hi"})).await;
+//! assert_eq!(reply.status, 200);
+//! # }
+//! ```
 
 mod app;
 mod app_server;

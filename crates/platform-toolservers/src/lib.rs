@@ -11,6 +11,15 @@
 //! scheme, host and port it was given for and to no other; an argument never changes the shape of
 //! a request; secrets that a tool echoes are taken out of its result; nothing that an API call says
 //! starts a process.
+//!
+//! ```no_run
+//! # use platform_core::{Caller, Result};
+//! # use platform_toolservers::*;
+//! # async fn example(needs: ToolServerNeeds, caller: Caller, new: NewToolServer) -> Result<()> {
+//! let servers = PgToolServerService::new(needs);
+//! let server = servers.create(&caller, new, None).await?;
+//! # Ok(()) }
+//! ```
 
 mod apps;
 mod authentication;
