@@ -294,7 +294,7 @@ async fn a_session_sees_of_agents_what_they_do_for_its_tenant() {
     let fields: Vec<&String> = known.as_object().expect("an agent").keys().collect();
     assert_eq!(fields, ["_id", "archived", "description", "disabled", "imgUrl", "name"]);
     assert_eq!(get(&app, &other, &format!("/agents/{agent_id}")).await.error(), "AGENT_NOT_FOUND");
-    assert_eq!(get(&app, &user, &format!("/agents/{agent_id}")).await.error(), "AGENT_NOT_FOUND");
+    assert_eq!(get(&app, &user, &format!("/agents/{agent_id}")).await.body, known, "its tenant has a thread of it");
     for path in ["", "/search?q=Hi", "/stream", "/explain", "/feedback"] {
         let of = |thread: &str| format!("/agents/threads/{thread}{path}");
         assert_eq!(get(&app, &acme, &of(&of_acme)).await.status, StatusCode::OK, "{path}");

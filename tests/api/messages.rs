@@ -157,7 +157,7 @@ async fn odd_usage_of_a_provider_is_counted_as_nothing_or_as_much_as_there_can_b
     let reply =
         say(&app, r#"/usage {"inputTokens":-5,"outputTokens":9007199254740991,"reasoningOutputTokens":1e300}"#).await;
     let usage = &reply.body[1]["messageTokenUsage"];
-    assert_eq!((&usage["inputTokens"], &usage["outputTokens"]), (&json!(0), &json!(9_007_199_254_740_991_u64)));
+    assert_eq!((&usage["inputTokens"], &usage["outputTokens"]), (&json!(0), &json!(1_u64 << 36)));
     let uid = reply.header("x-chat-uid").to_owned();
     for _ in 0..2 {
         let huge = r#"/usage {"inputTokens":18446744073709551615,"outputTokens":18446744073709551615}"#;

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use platform_testing::{Ending, Script, TestApp};
+use futures_util::future::join_all;
+use platform_testing::{Ending, Script, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Frames, PATIENCE, app, app_with_model, finished};
+use crate::support::{Frames, PATIENCE, PROGRAM, app, app_with_model, finished};
 
 async fn assistant(app: &TestApp, identifier: &str, mut settings: Value) {
     settings["name"] = json!(identifier);
@@ -329,4 +330,33 @@ async fn one_key_queues_one_message_and_the_last_of_the_queue_chooses_the_model(
     let contents: Vec<&str> =
         sent["messages"].as_array().expect("messages").iter().filter_map(|m| m["content"].as_str()).collect();
     assert_eq!(contents, ["first", "a b c d e f ", "State of the application: {\"new\":2}", "second", "third"]);
+}
+
+#[tokio::test]
+async fn messages_a_stop_and_a_deletion_that_meet_in_one_chat_wait_for_each_other_in_no_circle() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_RATE_FULL", "0")]);
+    assistant(&app, "meets", json!({})).await;
+    let deadlocks = "SELECT deadlocks AS n FROM pg_stat_database WHERE datname = current_database()";
+    let round = async |n: usize| {
+        let chat = format!("meets-{n}");
+        send(&app, "meets", &chat, "/wait 50ms").await;
+        let (messages, one) = ("/assistants/meets/messages", format!("/assistants/meets/chats/{chat}"));
+        let message = json!({"chatUid": chat, "message": "Hi"});
+        let queued = format!("{messages}?async=true");
+        let stop = format!("{one}/stop");
+        let replies = tokio::join!(
+            app.post(&queued, message.clone()),
+            app.delete(&one),
+            app.post(messages, message),
+            app.post(&stop, json!({})),
+        );
+        for reply in [replies.0, replies.1, replies.2, replies.3] {
+            assert!(reply.status.as_u16() < 500, "{}: {}", reply.status, reply.body);
+        }
+    };
+    for some in (0..60).collect::<Vec<_>>().chunks(6) {
+        join_all(some.iter().map(|n| round(*n))).await;
+    }
+    assert_eq!(db.number(deadlocks).await, 0);
 }

@@ -398,6 +398,35 @@ async fn ended_sandbox(app: &TestApp, environment: &str) -> String {
     text(&started["sessionId"])
 }
 
+/// A tool server made of the app `webhook`, its connection, a trigger of it that starts an agent, and an event.
+async fn event_of(app: &TestApp, agent: &str, project: Option<&str>) -> [String; 4] {
+    let hooks = text(&app.post("/integrations/webhook/servers", json!({"name": "canary"})).await.body["_id"]);
+    let mut trigger =
+        json!({"toolServerId": hooks, "triggerSlug": "webhook", "agentId": agent, "name": "canary", "enabled": false});
+    if let Some(project) = project {
+        let moved = app.patch(&format!("/tool-servers/{hooks}"), json!({"projectId": project})).await;
+        assert!(moved.status.is_success(), "{}", moved.body);
+        trigger["projectId"] = json!(project);
+    }
+    let connections = app.get("/integrations/webhook/connection-status").await.body;
+    let connection = text(&connections["connections"][0]["id"]);
+    let trigger = text(&app.post("/triggers", trigger).await.body["id"]);
+    let event = text(&app.post(&format!("/triggers/{trigger}/test"), json!({"payload": "canary"})).await.body["id"]);
+    [hooks, connection, trigger, event]
+}
+
+/// A session, a key, a user and an OAuth client.
+async fn credentials_of(app: &TestApp, whose: &str) -> [String; 4] {
+    let make = async |path: &str, id: &str, body: Value| text(&app.post(path, body).await.body[id]);
+    let user = json!({"email": format!("canary-{whose}@a.b"), "password": "correct horse battery"});
+    [
+        make("/tenant-sessions", "sessionId", json!({"tenantId": format!("{whose}-canary-tenant")})).await,
+        make("/api-keys", "_id", json!({"name": "canary"})).await,
+        make("/users", "userUID", user).await,
+        make("/oauth-clients", "_id", json!({"name": "canary", "redirectUris": ["https://a.b/"]})).await,
+    ]
+}
+
 /// Makes one record of each kind, named after `whose` and holding the word `canary`; gives what to put for a
 /// placeholder of a path.
 pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> String + use<> {
@@ -410,8 +439,7 @@ pub async fn one_of_each_in(
     whose: &str,
     project: Option<&str>,
 ) -> impl Fn(&str, &str) -> String + use<> {
-    const IN_PROJECTS: [&str; 8] = [
-        "/triggers",
+    const IN_PROJECTS: [&str; 7] = [
         "/agents",
         "/assistants",
         "/tool-servers",
@@ -447,12 +475,7 @@ pub async fn one_of_each_in(
     let memory = format!("/memory/assistants/{identifier}/core?tenantId={}", named("tenant"));
     let entry = make(&memory, json!({"content": "canary"})).await["entry"]["id"].to_string();
     make("/tenant-admin/tiers", json!({"tierId": named("tier"), "name": "canary"})).await;
-    let session = text(&make("/tenant-sessions", json!({"tenantId": named("tenant")})).await["sessionId"]);
-    let key = text(&make("/api-keys", json!({"name": "canary"})).await["_id"]);
-    let user = json!({"email": format!("canary-{whose}@a.b"), "password": "correct horse battery"});
-    let user = text(&make("/users", user).await["userUID"]);
-    let client = json!({"name": "canary", "redirectUris": ["https://a.b/"]});
-    let client = text(&make("/oauth-clients", client).await["_id"]);
+    let [session, key, user, client] = credentials_of(app, whose).await;
     let file = text(&upload(app, "canary.txt", "canary").await["fileId"]);
     let wav = include_bytes!("speech/hello.wav").as_slice();
     let recording = upload(app, "canary.wav", wav).await["downloadUrl"].clone();
@@ -461,17 +484,7 @@ pub async fn one_of_each_in(
     let document = json!({"name": "canary", "markdownContent": "canary"});
     let document = text(&make("/documents", document).await["_id"]);
     let skill = text(&make("/skills/scaffold", json!({"name": "canary"})).await["folder"]["_id"]);
-    let hooks = text(&make("/integrations/webhook/servers", json!({"name": "canary"})).await["_id"]);
-    if let Some(project) = project {
-        let moved = app.patch(&format!("/tool-servers/{hooks}"), json!({"projectId": project})).await;
-        assert!(moved.status.is_success(), "{}", moved.body);
-    }
-    let connections = app.get("/integrations/webhook/connection-status").await.body;
-    let connection = text(&connections["connections"][0]["id"]);
-    let trigger =
-        json!({"toolServerId": hooks, "triggerSlug": "webhook", "agentId": agent, "name": "canary", "enabled": false});
-    let trigger = text(&make("/triggers", trigger).await["id"]);
-    let event = text(&make(&format!("/triggers/{trigger}/test"), json!({"payload": "canary"})).await["id"]);
+    let [hooks, connection, trigger, event] = event_of(app, &agent, project).await;
     let webhook = json!({"url": "https://93.184.216.34/", "events": ["sandbox.finished"], "description": "canary"});
     let webhook = text(&make("/webhooks", webhook).await["_id"]);
     let delivery = text(&make(&format!("/webhooks/{webhook}/test"), json!({})).await["id"]);

@@ -196,7 +196,16 @@ impl Access {
             return Ok(());
         }
         let held = self.held(&caller.account, demand.named).await?;
-        match refused.into_iter().find(|(record, _)| !held.contains(*record)) {
+        refused.retain(|(record, _)| !held.contains(*record));
+        let hidden = refused.iter().filter(|(_, error)| error.code() == code::PROJECT_FORBIDDEN);
+        let hidden: Vec<String> = hidden.map(|((kind, id), _)| format!("{} `{id}`", kind.name())).collect();
+        match refused.into_iter().next() {
+            Some((_, error)) if error.code() == code::PROJECT_FORBIDDEN => {
+                let message =
+                    format!("In a private project of which this credential is no member: {}.", hidden.join(", "));
+                let project = error.details().get("projectId").cloned();
+                Err(Error::new(code::PROJECT_FORBIDDEN, message).with_some("projectId", project))
+            }
             Some((_, error)) => Err(error),
             None => Ok(()),
         }
@@ -241,7 +250,8 @@ impl Access {
     }
 }
 
-fn check_owner(session: &Session, place: Option<&Place>) -> Result<()> {
+/// `NOT_OWNER` when a record belongs to somebody else than a session's tenant and end user.
+pub fn check_owner(session: &Session, place: Option<&Place>) -> Result<()> {
     match place.and_then(|place| place.owner.as_ref()) {
         Some(owner) if !session.owns(owner) => {
             Err(Error::new(code::NOT_OWNER, "This belongs to another tenant or subtenant."))

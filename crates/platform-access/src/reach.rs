@@ -149,7 +149,8 @@ impl<'a> Reach<'a> {
         let project = project.ok_or_else(|| Error::not_found(code::PROJECT_NOT_FOUND, "project", id))?;
         self.check(id, ProjectRole::Editor)?;
         if project.archived {
-            let message = "This project is archived, so nothing can be added to it; bring it back first.";
+            let message =
+                format!("The project `{id}` is archived, so nothing can be added to it; bring it back first.");
             return Err(Error::new(code::PROJECT_ARCHIVED, message).with("projectId", id));
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::{
 use async_trait::async_trait;
 use moka::sync::Cache;
 use platform_core::{
-    AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
+    AccountId, Caller, Checks, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
 };
 use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_egress::Egress;
@@ -166,6 +166,9 @@ impl AuthService for PgAuthService {
     }
 
     async fn create_account(&self, name: &str) -> Result<AccountRecord> {
+        let mut checks = Checks::default();
+        checks.length("name", name.trim(), 1..=200);
+        checks.finish()?;
         let account = AccountRecord { id: AccountId::generate(), name: name.to_owned() };
         if account::insert(&mut *self.db.conn().await?, &account, self.clock.now()).await? {
             Ok(account)

@@ -35,6 +35,9 @@ pub enum ChildError {
     /// It takes more memory than it may.
     #[error("it takes more memory than it may")]
     TooLarge,
+    /// There was no place for it in time: the work of its account that came before takes long.
+    #[error("the work that came before it takes long")]
+    Busy,
     /// No child could be started, or it ended for a reason of its own.
     #[error("the child process failed: {0}")]
     Failed(#[from] io::Error),
@@ -76,7 +79,7 @@ impl Children {
 
     /// Has one piece of work done. How many there are at once is the caller's to say.
     pub async fn run(&self, work: &str, input: &[u8]) -> Result<Vec<u8>, ChildError> {
-        let mut child = match self.idle().pop() {
+        let mut child = match self.warm() {
             Some(warm) => warm,
             None => self.start()?,
         };
@@ -91,6 +94,13 @@ impl Children {
             Ok(Err(error)) => Err(child.reason(error).await),
             Err(_) => Err(ChildError::TooLong),
         }
+    }
+
+    /// One that waits; those that somebody ended meanwhile are forgotten.
+    fn warm(&self) -> Option<Warm> {
+        let mut idle = self.idle();
+        std::iter::from_fn(|| idle.pop())
+            .find_map(|mut warm| matches!(warm.process.try_wait(), Ok(None)).then_some(warm))
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Warm>> {

@@ -21,6 +21,7 @@ use crate::{
     request::TurnRequest,
     store::{ConversationStore, Start},
     stored::Stored,
+    sub_agents::HAND_OFF_TOOLS,
     turn_store::{Conversation, TurnStore},
 };
 
@@ -33,6 +34,8 @@ const ATTACHMENT_TOKENS: u64 = 1500;
 /// So many bytes of a text document take a token, at the least.
 const BYTES_A_TOKEN: usize = 3;
 /// What an assistant that has something attached is told (contract 02 §6).
+/// Bytes of presets once their placeholders are filled.
+const MOST_FILLED: usize = 2 << 20;
 const KNOWLEDGE_HINT: &str = "Documents are attached to you. Look for what you need in them with search_knowledge, read a \
     whole one with read_document, and say which document and heading an answer rests on.";
 /// Attached files of one prompt, newest first.
@@ -90,7 +93,10 @@ impl Context<'_> {
         forced: bool,
     ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
         let params = self.conversation.metadata.get("promptTemplateParams");
-        let mut system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
+        let Some(mut system) = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null)) else {
+            let message = format!("The presets have more than {MOST_FILLED} bytes once their placeholders are filled.");
+            return Ok(Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider)));
+        };
         let memory = self.profile.settings.core_memory.of(&self.conversation.payer);
         let mut attached = String::new();
         if let Some(memory) = &memory {
@@ -105,6 +111,11 @@ impl Context<'_> {
         }
         if self.profile.settings.has_knowledge() {
             add_part(&mut attached, KNOWLEDGE_HINT);
+        }
+        // The tool says who they are, a line each.
+        let hand_off = self.tools.iter().find(|tool| tool.tool.name == HAND_OFF_TOOLS[0]);
+        if let Some((_, agents)) = hand_off.and_then(|tool| tool.tool.description.split_once('\n')) {
+            add_part(&mut attached, &format!("Sub-agents:\n{agents}"));
         }
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
@@ -463,8 +474,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Fills `{{dotted.path}}` placeholders (contract 00 §10): data only, missing ones are empty.
-fn fill(template: &str, params: &Value) -> String {
+/// Fills `{{dotted.path}}` placeholders (contract 00 §10): data only, missing ones are empty. `None` when that is more
+/// than it may be.
+fn fill(template: &str, params: &Value) -> Option<String> {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -480,10 +492,13 @@ fn fill(template: &str, params: &Value) -> String {
             Some(Value::String(text)) => filled.push_str(text),
             Some(other) => filled.push_str(&other.to_string()),
         }
+        if filled.len() > MOST_FILLED {
+            return None;
+        }
         rest = after;
     }
     filled.push_str(rest);
-    filled
+    Some(filled)
 }
 
 #[cfg(test)]
@@ -494,7 +509,12 @@ mod tests {
     #[test]
     fn placeholders_are_filled_as_data_and_once() {
         let params = json!({"user": {"name": "{{secret}}"}, "list": [1, 2], "secret": "no", "n": 3});
-        assert_eq!(fill("Hi {{ user.name }}, {{list}} {{n}}{{missing.x}}!", &params), "Hi {{secret}}, [1,2] 3!");
-        assert_eq!(fill("open {{ only", &params), "open {{ only");
+        assert_eq!(
+            fill("Hi {{ user.name }}, {{list}} {{n}}{{missing.x}}!", &params),
+            Some("Hi {{secret}}, [1,2] 3!".to_owned())
+        );
+        assert_eq!(fill("open {{ only", &params), Some("open {{ only".to_owned()));
+        let long = json!({"long": "x".repeat(60_000)});
+        assert_eq!(fill(&"{{long}}".repeat(20_000), &long), None, "it is filled no further than it may be");
     }
 }

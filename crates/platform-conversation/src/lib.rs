@@ -76,7 +76,9 @@ pub use search::{Match, Matches};
 pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, check_environment, takes_no_tools};
 pub use store::{ConversationStore, INSERT_MESSAGES, insert_messages};
 pub use stored::Stored;
-pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};
+pub use sub_agents::{
+    ABANDON, CHAT_RETURN, HAND_OFF_TOOLS, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents,
+};
 pub use texts::{Texts, UnlessLarge};
 pub use tools::{ToolUser, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{Bounds, Turn, guardrail_turns};

@@ -37,6 +37,16 @@ impl<'a> ConversationStore<'a> {
         Self { account, name }
     }
 
+    /// Whose it is.
+    pub fn account(self) -> &'a AccountId {
+        self.account
+    }
+
+    /// By which name.
+    pub fn name(self) -> &'a str {
+        self.name
+    }
+
     /// Adds a message at its position.
     pub async fn insert(self, conn: &mut Conn, message: &MessageRow) -> Result<()> {
         insert_messages(conn, &[(self, message)]).await

@@ -29,6 +29,16 @@ pub(crate) struct Content {
 }
 
 impl Stored {
+    /// Id of the message.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Who says it.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     /// Reads a stored message.
     pub fn read(body: &str) -> Result<Self> {
         serde_json::from_str(body).map_err(Error::internal)

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{Conversation, TurnRequest, code};
 
+/// The tool with which a model hands work to an agent, and the other name it goes by (contract 03 §8).
+pub const HAND_OFF_TOOLS: [&str; 2] = ["hand_off_subagent", "delegate_to_agent"];
 /// Kind of the runs that end a thread nobody waits for any more; the subject is the thread.
 pub const ABANDON: &str = "thread-abandon";
 /// Kind of the runs that bring the result of a sub-thread to the chat that waits for it.

@@ -13,6 +13,7 @@ use crate::{
     AssistantSettings,
     request::{ClientTool, TurnRequest},
     settings::takes_no_tools,
+    sub_agents::HAND_OFF_TOOLS,
 };
 
 const MOST_CLIENT_TOOLS: usize = 50;
@@ -88,19 +89,26 @@ pub async fn check_turn_tools(
     account: &AccountId,
     settings: &AssistantSettings,
     request: &TurnRequest,
+    payer: &Payer,
     spec: &ModelSpec,
 ) -> Result<()> {
-    let has_groups =
-        !settings.available_tools_groups_uids.is_empty() || settings.has_knowledge() || settings.has_skills();
+    let has_groups = !settings.available_tools_groups_uids.is_empty()
+        || settings.has_knowledge()
+        || settings.has_skills()
+        || settings.core_memory.of(payer).is_some();
     if (has_groups || !request.tools.is_empty()) && !spec.capabilities.tools {
         return Err(takes_no_tools(spec));
     }
-    if request.tools.is_empty() || !has_groups {
+    if request.tools.is_empty() {
         return Ok(());
     }
     let own = TurnRequest { tools: Vec::new(), ..request.clone() };
-    let own = turn_tools(toolbox, account, settings, &own, ToolUser::default()).await?;
-    let names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
+    let user = ToolUser { payer: Some(payer), ..ToolUser::default() };
+    let own = turn_tools(toolbox, account, settings, &own, user).await?;
+    let mut names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
+    if !settings.subagents_ids.is_empty() {
+        names.extend(HAND_OFF_TOOLS);
+    }
     match request.tools.iter().find(|tool| names.contains(tool.function.name.as_str())) {
         Some(tool) => Err(twice(&tool.function.name)),
         None => Ok(()),

@@ -1,6 +1,7 @@
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{Code, Error, Object};
@@ -122,6 +123,12 @@ impl Checks {
         if limit > 0 && size > limit {
             self.issue(path, "length", format!("{path} must have at most {limit} bytes, it has {size}"));
         }
+    }
+
+    /// The same for what is stored as text: a text as it is, anything else as JSON.
+    pub fn content_bytes(&mut self, path: &str, content: &Value, limit: usize) {
+        let size = content.as_str().map_or_else(|| content.to_string().len(), str::len);
+        self.bytes(path, size, limit);
     }
 
     /// The list has at most `limit` elements; 0 = no bound.

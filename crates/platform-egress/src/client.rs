@@ -11,8 +11,8 @@ use reqwest::{
     Method,
     dns::{Addrs, Name, Resolve, Resolving},
     header::{
-        ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION,
-        USER_AGENT,
+        ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+        LOCATION, USER_AGENT,
     },
     multipart::{Form, Part},
     redirect::{Attempt, Policy},
@@ -321,6 +321,8 @@ impl Egress {
     async fn once(&self, request: &Outgoing) -> Result<reqwest::Response, EgressError> {
         let client = self.made(&self.plain, Policy::none)?;
         let builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+        // What is not said to be unwanted may come compressed (RFC 9110 §12.5.3).
+        let builder = builder.header(ACCEPT_ENCODING, "identity");
         let builder = match &request.body {
             Payload::Empty => builder,
             Payload::Bytes(bytes) => builder.body(bytes.clone()),

@@ -2,7 +2,7 @@ use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use platform_child::ChildError;
 use platform_core::{AccountId, Checks, Error, Result, Timestamp};
-use platform_runtime::{Answer, Catalog, ChildPool, Model, ModelSpec, Operation, ask};
+use platform_runtime::{Answer, Catalog, ChildPool, Model, ModelSpec, Operation, ask, no_answer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
@@ -84,6 +84,8 @@ type Asked<'a> = Option<(&'a dyn Model, &'a ModelSpec)>;
 
 /// A longer text is screened in a child process, whatever the rules.
 const LONG_TEXT: usize = 4096;
+/// Bytes of a text of which something was redacted; more of it is redacted whole.
+const MOST_REDACTED: usize = 1 << 20;
 
 impl Guardrails {
     /// Judges the rules, and whether the models of their judges are there; `INVALID_GUARDRAIL` names each
@@ -125,7 +127,7 @@ impl Guardrails {
             Err(ChildError::TooLong | ChildError::TooLarge) => {
                 checks.issue(PATH, "length", "the patterns take too long to be compiled: make them simpler");
             }
-            Err(error) => return Err(Error::internal(error)),
+            Err(error) => return Err(no_answer(error)),
         }
         checks.finish_as(code::INVALID_GUARDRAIL)
     }
@@ -256,8 +258,10 @@ impl Screen {
                 Ok(())
             }
             // A text that cannot be judged is not let through.
-            Err(ChildError::TooLong | ChildError::TooLarge) => {
-                screened.text = given.text;
+            Err(ChildError::TooLong | ChildError::TooLarge | ChildError::Busy) => {
+                // What should have been redacted is not kept, either.
+                let redacts = rules.iter().find(|rule| rule.action == Action::Redact);
+                screened.text = redacts.map_or(given.text, |rule| mark(&rule.rule.name));
                 let message = "The rules take too long over this text.".to_owned();
                 screened.find(written.unwrap_or(&rules[0]), stage, false, None, message, moment);
                 screened.blocked = true;
@@ -278,7 +282,7 @@ impl Screening {
             let (message, score) = match &rule.matcher {
                 Matcher::Injection { threshold } => {
                     let score = injection_score(&self.text);
-                    if score + 1e-9 < *threshold || score == 0.0 {
+                    if score + 1e-9 < *threshold {
                         continue;
                     }
                     ("It looks like a prompt injection.".to_owned(), Some(score))
@@ -292,6 +296,9 @@ impl Screening {
                     };
                     if rule.action == Action::Redact {
                         self.text = redacted(&self.text, &spans, &rule.rule.name);
+                        if self.text.len() > MOST_REDACTED {
+                            self.text = mark(&rule.rule.name);
+                        }
                     }
                     (message, None)
                 }
@@ -372,8 +379,12 @@ impl Screening {
     }
 }
 
+fn mark(name: &str) -> String {
+    format!("[REDACTED:{name}]")
+}
+
 fn redacted(text: &str, spans: &[Range<usize>], name: &str) -> String {
-    let mark = format!("[REDACTED:{name}]");
+    let mark = mark(name);
     let mut redacted = String::with_capacity(text.len());
     let mut at = 0;
     for span in spans {

@@ -18,7 +18,7 @@ const MOST_REFERENCES: usize = 500;
 /// Whether a credential opens a route; `path` is the one that was asked for, decoded and without aliases.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
     match &identity.rights {
-        Rights::Token { scopes, resource, .. } => permit_token(scopes, resource.as_deref(), route, path),
+        Rights::Token { scopes, resource, .. } => permit_token(scopes, resource.as_deref(), route, path, headers),
         Rights::Key(rules) => permit_key(&identity.caller, rules, route, path, headers),
         Rights::Session => match route.open_to {
             OpenTo::Public | OpenTo::Key { session: true, .. } => Ok(()),
@@ -38,9 +38,7 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
         return Err(Error::new(code::KEY_REQUIRES_SESSION, message));
     }
     if mints && (headers.contains_key(ORIGIN) || !rules.domains.is_empty()) {
-        let message =
-            "Sessions are minted by backends: without an Origin header, with a key that is bound to no domain.";
-        return Err(Error::new(code::BROWSER_MINT_FORBIDDEN, message));
+        return Err(minted_in_browser());
     }
     if !rules.allows_origin(origin(headers)) {
         let message = "This key may not be used from here; see its allowedDomains.";
@@ -69,7 +67,15 @@ fn opens(rules: &KeyRules, route: &Route, lists: bool) -> bool {
     !is_bound || lists || (rules.preset.is_some() && is_of_ui)
 }
 
-fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &str) -> Result<()> {
+fn minted_in_browser() -> Error {
+    let message = "Sessions are minted by backends: without an Origin header, with a key that is bound to no domain.";
+    Error::new(code::BROWSER_MINT_FORBIDDEN, message)
+}
+
+fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
+    if matches!(route.open_to, OpenTo::Minting { .. }) && headers.contains_key(ORIGIN) {
+        return Err(minted_in_browser());
+    }
     let needed = match route.open_to {
         OpenTo::Public => return Ok(()),
         OpenTo::Key { scope, .. } | OpenTo::Minting { scope } | OpenTo::FullKey { scope: Some(scope), .. } => scope,

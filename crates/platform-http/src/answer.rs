@@ -76,6 +76,8 @@ pub struct Answer {
     pub(crate) body: Body,
     /// Where a large answer is counted until it is read.
     place: Option<FairPermit<String>>,
+    /// A list of it is no page of a longer one.
+    is_whole: bool,
     ignored: Vec<String>,
     headers: Vec<(&'static str, String)>,
     /// What whoever repeats the request under its idempotency key is told.
@@ -245,7 +247,7 @@ impl Answer {
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {
-        Self { status, body, place: None, ignored: Vec::new(), headers: Vec::new(), kept: Kept::Same }
+        Self { status, body, place: None, is_whole: false, ignored: Vec::new(), headers: Vec::new(), kept: Kept::Same }
     }
 
     /// Whoever repeats the request has it done again.
@@ -281,13 +283,20 @@ impl Answer {
         self
     }
 
+    /// All of a list, however long: it is no page of a longer one.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
+    }
+
     /// A list within its bound; a large answer with the place that `take` gives, if any.
     pub(crate) fn bounded(mut self, take: impl FnOnce() -> Result<Option<FairPermit<String>>>) -> Result<Self> {
         if matches!(self.body, Body::Paged(_)) {
             return Ok(Self { place: take()?, ..self });
         }
         let Body::Json(json) = self.body else { return Ok(self) };
-        let (json, total) = bounded(json)?;
+        let (json, total) = if self.is_whole { (json, None) } else { bounded(json)? };
         if let Some(total) = total {
             self.headers.push(("x-total-count", total.to_string()));
         }

@@ -19,9 +19,15 @@ use crate::{code, gate::SMALL_BODY, http::Http, route::Route};
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether a body comes as JSON.
-pub(crate) fn says_json(headers: &HeaderMap) -> bool {
-    text(headers, header::CONTENT_TYPE).as_deref().is_some_and(is_json)
+/// Whether a body comes as JSON, or none at all.
+pub(crate) fn is_json_or_none(headers: &HeaderMap) -> bool {
+    match text(headers, header::CONTENT_TYPE) {
+        Some(kind) => is_json(&kind),
+        None => {
+            let length = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0");
+            length && !headers.contains_key(header::TRANSFER_ENCODING)
+        }
+    }
 }
 
 pub(crate) fn wrong_kind() -> Error {

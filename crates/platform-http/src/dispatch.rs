@@ -205,7 +205,7 @@ async fn handle(
             return Err(http.gate.bad_credential(http.gate.client(request), error).await);
         }
         let whose = whose(http, identity.as_deref(), request);
-        let comes_as_files = |upload: &Upload| !(upload.or_json && body::says_json(request.headers()));
+        let comes_as_files = |upload: &Upload| !(upload.or_json && body::is_json_or_none(request.headers()));
         let (Received { body, fields, parts }, memory) = match route.upload.filter(comes_as_files) {
             Some(Upload { most_bytes, .. }) => {
                 (multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?, 0)

@@ -168,6 +168,14 @@ impl Operation {
         }
         self
     }
+
+    /// What it answers with holds this record, which may be sent back as it was read.
+    #[must_use]
+    pub fn holding<T: ToSchema>(mut self) -> Self {
+        self.record.extend(TypeDoc::of::<T>().all_names());
+        self
+    }
+
     /// It answers with a record under a status.
     #[must_use]
     pub fn answers<T: ToSchema>(mut self, status: u16) -> Self {
@@ -217,7 +225,7 @@ impl Operation {
 
     /// Whether it answers with a record that was made, which has an id or a time of its making.
     pub(crate) fn makes_record(&self) -> bool {
-        let is_record = |name: &String| name == "_id" || name == "creationTimestampMs";
+        let is_record = |name: &String| ["_id", "createdAt", "creationTimestampMs"].contains(&name.as_str());
         self.responses.iter().any(|(status, ..)| *status == Some(201)) && self.record.iter().any(is_record)
     }
 

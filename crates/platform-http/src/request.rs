@@ -24,7 +24,7 @@ use serde_json::{Value, error::Category, value::RawValue};
 use crate::{
     access,
     bearer::Bearer,
-    body::{says_json, wrong_kind},
+    body::{is_json_or_none, wrong_kind},
     code,
     gate::{Gate, StreamPlace},
     http::Http,
@@ -253,7 +253,7 @@ impl Request {
     /// The fields of a body with files as a type, converted as those of a query are. A body that came as JSON instead is
     /// read as such.
     pub async fn form<T: DeserializeOwned + Send + 'static>(&self) -> Result<T> {
-        if says_json(&self.headers) {
+        if is_json_or_none(&self.headers) {
             return self.body().await;
         }
         let fields = self.fields.names().filter_map(|name| Some((name.clone(), self.fields.text(name)?)));
@@ -262,7 +262,7 @@ impl Request {
 
     /// Refuses a body that is not said to be JSON, where nothing else has: `UNSUPPORTED_MEDIA_TYPE`.
     pub fn check_json(&self) -> Result<()> {
-        if says_json(&self.headers) { Ok(()) } else { Err(wrong_kind()) }
+        if is_json_or_none(&self.headers) { Ok(()) } else { Err(wrong_kind()) }
     }
 
     /// The one file that a field of the body has.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use http::HeaderName;
 use jsonschema::error::ValidationErrorKind;
 use platform_egress::Url;
-use platform_toolservers::{REFUSED_TOOL_HEADERS, TOOL_FIELDS, check_tools};
+use platform_toolservers::{REFUSED_TOOL_HEADERS, TOOL_FIELDS, check_tools, wrong_templates};
 use serde_json::Value;
 use utoipa::{
     PartialSchema, ToSchema,
@@ -272,6 +272,9 @@ impl Finder<'_> {
                     self.say(&["tools:", &name, key], format!("tool `{name}`: unknown field `function.{key}`"));
                 }
             }
+        }
+        for (name, field, reason) in wrong_templates(&pack.tools) {
+            self.say(&["tools:", &format!("name: {name}"), field], format!("tool `{name}`: {field}: {reason}"));
         }
         let mut seen = HashSet::new();
         for tool in &pack.tools {

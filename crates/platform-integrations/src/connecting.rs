@@ -50,7 +50,8 @@ pub(crate) struct Prepared {
 }
 
 impl PgIntegrations {
-    /// What is connected again when nothing else is said: the one connection of an app, when it is good no longer.
+    /// What is connected again when nothing at all is said: the one connection of an app, when it is good no longer
+    /// and its user decides in a browser.
     pub(crate) async fn lost(
         &self,
         account: &AccountId,
@@ -62,10 +63,9 @@ impl PgIntegrations {
         drop(conn);
         rows.retain(|row| row.connected_ms.is_some());
         let [row] = rows.as_slice() else { return Ok(None) };
+        let says_nothing = new.label.is_none() && new.account_fields.is_empty();
         let is_same = new.auth_scheme.as_ref().is_none_or(|scheme| scheme.eq_ignore_ascii_case(&row.scheme));
-        // Where a user decides nothing, it takes something new.
-        let is_new = row.scheme == AuthMode::OAuth2.as_str() || !new.account_fields.is_empty();
-        if row.shown().needs_reconnect && new.label.is_none() && is_same && is_new {
+        if row.shown().needs_reconnect && says_nothing && is_same && row.scheme == AuthMode::OAuth2.as_str() {
             return self.connections.find(account, &row.id).await;
         }
         Ok(None)
@@ -83,12 +83,12 @@ impl PgIntegrations {
         let connector = self.connector(app)?;
         let scheme = choose(&connector, new.auth_scheme.as_deref(), before)?;
         let mode = scheme.mode.as_str();
-        let mut given = field_texts("appFields", &scheme.app_fields, &new.app_fields)?;
-        check_fields("appFields", &scheme.app_fields, &given)?;
-        if of_tenant && !given.is_empty() {
+        if of_tenant && !new.app_fields.is_empty() {
             return Err(Error::invalid("appFields", "unknown", "appFields are the operator's to give"));
         }
         let stored = self.connections.app_fields(account, app, mode).await?;
+        let mut given = field_texts("appFields", &scheme.app_fields, &new.app_fields, &stored)?;
+        check_fields("appFields", &scheme.app_fields, &given)?;
         let is_managed = scheme.mode == AuthMode::OAuth2 && connector.managed.is_some();
         let has_new = !given.is_empty();
         for (name, value) in &stored {
@@ -97,9 +97,9 @@ impl PgIntegrations {
         if !is_managed || has_new {
             setup(&connector, &scheme, "app", &scheme.app_fields, &mut given)?;
         }
-        let account_given = field_texts("accountFields", &scheme.account_fields, &new.account_fields)?;
-        check_fields("accountFields", &scheme.account_fields, &account_given)?;
         let mut fields = before.map(|open| open.held.fields.clone()).unwrap_or_default();
+        let account_given = field_texts("accountFields", &scheme.account_fields, &new.account_fields, &fields)?;
+        check_fields("accountFields", &scheme.account_fields, &account_given)?;
         fields.extend(account_given);
         setup(&connector, &scheme, "account", &scheme.account_fields, &mut fields)?;
         let client = match given.get("clientId") {
@@ -232,7 +232,8 @@ impl PgIntegrations {
         }
         if answer.status >= 500 || answer.status == 429 {
             let message = format!("{} answers {}; try again later.", row.label, answer.status);
-            return Err(Error::new(Code::UPSTREAM_ERROR, message).with("status", answer.status));
+            let error = Error::new(Code::UPSTREAM_ERROR, message).with("provider", &row.app);
+            return Err(error.with("status", answer.status).with("code", "HTTP_ERROR"));
         }
         let message = format!("{} refuses these credentials (it answers {}).", row.label, answer.status);
         Err(Error::new(code::CREDENTIALS_REJECTED, message).with("status", answer.status))
@@ -287,7 +288,7 @@ impl PgIntegrations {
 
     /// Where a browser may be sent back to.
     fn check_return_to(&self, return_to: Option<&str>, connecting: &Connecting) -> Result<Option<String>> {
-        let Some(given) = return_to.filter(|given| !given.is_empty()) else { return Ok(None) };
+        let Some(given) = return_to else { return Ok(None) };
         let wrong = || {
             let message = "returnTo must be an address of the page that asks, of this server, or of an OAuth client.";
             Error::new(code::INVALID_RETURN_TO, message)

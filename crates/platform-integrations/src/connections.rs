@@ -15,7 +15,7 @@ use platform_egress::{
 };
 use platform_events::{Event, publish_in};
 use platform_toolservers::{AppCredentials, Connections, TOOL_SERVER, set_connected_in};
-use platform_vault::{Secret, SecretLocation, Vault};
+use platform_vault::{MASK, Secret, SecretLocation, Vault};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::sleep};
 use tracing::{info, warn};
@@ -643,13 +643,24 @@ fn app_place<'a>(account: &'a AccountId, app: &'a str) -> SecretLocation<'a> {
     SecretLocation { account, table: "app_credentials", column: "sealed", row: app }
 }
 
-/// Fields as text, each of which must be of its type; what is `null` is not given.
-pub(crate) fn field_texts(path: &str, known: &[Field], given: &Object) -> Result<BTreeMap<String, Secret>> {
+/// Fields as text, each of which must be of its type; what is `null` is not given, and the mask of one that is stored
+/// leaves it as it is.
+pub(crate) fn field_texts(
+    path: &str,
+    known: &[Field],
+    given: &Object,
+    stored: &BTreeMap<String, Secret>,
+) -> Result<BTreeMap<String, Secret>> {
     let mut checks = Checks::default();
     let mut texts = BTreeMap::new();
     for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {
         let kind = known.iter().find(|field| field.name == *name).map_or("string", |field| &field.r#type);
         match (kind, value) {
+            (_, Value::String(text)) if text == MASK && stored.contains_key(name) => {}
+            (_, Value::String(text)) if text == MASK => {
+                let message = format!("{path}.{name} is the mask of a value, and none is stored");
+                checks.issue(&format!("{path}.{name}"), "mask", message);
+            }
             (_, Value::String(text)) => drop(texts.insert(name.clone(), text.clone().into())),
             ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => {
                 texts.insert(name.clone(), value.to_string().into());

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::Kind;
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Owner, Result, Timestamp, sha256_hex};
+use platform_core::{AccountId, Checks, Code, Error, Id, Object, Owner, Precondition, Result, Timestamp, sha256_hex};
 use platform_db::{Conn, Idempotency};
 use platform_egress::Url;
 use platform_jobs::Jobs;
@@ -144,7 +144,13 @@ pub trait IntegrationService: Send + Sync {
         listed: &Listed,
     ) -> Result<AppTools>;
     /// Changes which tools a server exposes. `TOOL_NOT_FOUND`, `LAST_TOOL`, `NOT_AN_INTEGRATION`.
-    async fn expose(&self, account: &AccountId, server: &Id<ToolServer>, change: ExposedTools) -> Result<AppTools>;
+    async fn expose(
+        &self,
+        account: &AccountId,
+        server: &Id<ToolServer>,
+        change: ExposedTools,
+        expected: &Precondition,
+    ) -> Result<AppTools>;
     /// Calls a tool for real. `TOOL_NOT_EXPOSED`, `TOOL_NOT_FOUND`, `NOT_AN_INTEGRATION`.
     async fn test(
         &self,
@@ -231,7 +237,7 @@ impl PgIntegrations {
                 });
                 Ok(of_app(&connector, exposed))
             };
-            match self.tool_servers.expose(account, server, renew).await {
+            match self.tool_servers.expose(account, server, &Precondition::None, renew).await {
                 Ok(_) => renewed += 1,
                 Err(error) => warn!(server, %error, "A tool server could not be given the tools of a newer connector."),
             }
@@ -252,8 +258,9 @@ impl PgIntegrations {
     /// The link of a server that is made from an app.
     async fn link(&self, account: &AccountId, server: &str) -> Result<(AppLink, Arc<Connector>)> {
         let link = self.tool_servers.app_link(account, server).await?;
-        let link =
-            link.ok_or_else(|| Error::new(code::NOT_AN_INTEGRATION, "This tool server is not made from an app."))?;
+        let link = link.ok_or_else(|| {
+            Error::new(code::NOT_AN_INTEGRATION, format!("The tool server `{server}` is not made from an app."))
+        })?;
         let connector = self.connector(&link.app)?;
         Ok((link, connector))
     }
@@ -517,7 +524,13 @@ impl IntegrationService for PgIntegrations {
         Ok(AppTools { tools: shown.collect(), total, next_cursor })
     }
 
-    async fn expose(&self, account: &AccountId, server: &Id<ToolServer>, change: ExposedTools) -> Result<AppTools> {
+    async fn expose(
+        &self,
+        account: &AccountId,
+        server: &Id<ToolServer>,
+        change: ExposedTools,
+        expected: &Precondition,
+    ) -> Result<AppTools> {
         let (_, connector) = self.link(account, server).await?;
         let ExposedTools { enable, disable, all } = change;
         let given = usize::from(enable.is_some() || disable.is_some()) + usize::from(all == Some(true));
@@ -545,7 +558,7 @@ impl IntegrationService for PgIntegrations {
             };
             Ok(of_app(&app, exposed))
         };
-        self.tool_servers.expose(account, server, choose).await?;
+        self.tool_servers.expose(account, server, expected, choose).await?;
         let listed = Listed { limit: 100, ..Listed::default() };
         self.tools(account, server, false, &listed).await
     }

@@ -122,12 +122,17 @@ pub(crate) async fn file_type(path: &Path, name: &str) -> Result<&'static str> {
 pub(crate) fn type_of_text(name: &str, head: &[u8]) -> Option<&'static str> {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
     let starts = String::from_utf8_lossy(&head[..head.len().min(512)]).trim_start().to_ascii_lowercase();
-    match media_type("", "", head).as_str() {
+    let media_type = media_type("", "", head);
+    match media_type.as_str() {
         "application/pdf" => Some("pdf"),
         DOCX => Some("docx"),
-        "application/octet-stream" if head.starts_with(b"PK") && extension == "docx" => Some("docx"),
-        // Text that is in no UTF-8, or not there at all, is a document that fails, or that is empty.
-        "application/octet-stream" if is_mark_of_utf_16(head) || !head.contains(&0) => match extension.as_str() {
+        _ if head.is_empty() && matches!(extension.as_str(), "pdf" | "docx") => type_of_text(name, &[0]),
+        "application/octet-stream" => match extension.as_str() {
+            // What is none within is a document that cannot be read.
+            "pdf" => Some("pdf"),
+            "docx" => Some("docx"),
+            // Text that is in no UTF-8, or not there at all, is a document that fails, or that is empty.
+            _ if !is_mark_of_utf_16(head) && head.contains(&0) => None,
             "html" | "htm" => Some("html"),
             "md" | "markdown" => Some("md"),
             "txt" | "text" => Some("txt"),
@@ -182,7 +187,9 @@ pub(crate) async fn text_of_bytes(
         Ok(Answer::TooLarge) => Err(too_large()),
         Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
-        Err(ChildError::Failed(_)) => Err(unreadable("it is damaged, or built such that reading it fails")),
+        Err(ChildError::Failed(_) | ChildError::Busy) => {
+            Err(unreadable("it is damaged, or built such that reading it fails"))
+        }
     })
 }
 

@@ -13,18 +13,44 @@ use markup5ever_rcdom::NodeData;
 const HEAD: usize = 1024;
 /// What a cell holds where a table is there for the looks of a page.
 const BLOCKS: [&str; 9] = ["h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "table"];
+/// Elements within each other.
+const MOST_NESTED: usize = 1000;
 /// Cells of a row; a wider one is cut.
 const MOST_CELLS: usize = 1000;
 
 /// The text of a page as Markdown, or why it cannot be read.
 pub(crate) fn html(bytes: &[u8]) -> Result<String, String> {
     let text = decoded(bytes).ok_or("it is neither text in UTF-8 nor in the encoding that it names")?;
+    // Each element looks through all that it stands in.
+    if deepest(&text) > MOST_NESTED {
+        return Err(format!("it has more than {MOST_NESTED} elements within each other"));
+    }
     let converter = HtmlToMarkdown::builder()
         .skip_tags(vec!["script", "style", "noscript", "template"])
         .add_handler(vec!["img"], picture)
         .add_handler(vec!["table"], |handlers: &dyn Handlers, of: Element| Some(table(handlers, of.node).into()))
         .build();
     converter.convert(&text).map_err(|error| error.to_string())
+}
+
+/// How deep elements stand within each other, but for those that need no end.
+fn deepest(text: &str) -> usize {
+    const OPEN: [&str; 28] = [
+        "area", "base", "br", "col", "colgroup", "dd", "dt", "embed", "hr", "img", "input", "li", "link", "meta",
+        "optgroup", "option", "p", "param", "rp", "rt", "source", "tbody", "td", "tfoot", "th", "thead", "tr", "wbr",
+    ];
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for tag in text.split('<').skip(1) {
+        let (name, ends) = tag.strip_prefix('/').map_or((tag, false), |name| (name, true));
+        let name = name.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_ascii_lowercase();
+        let is_closed = tag.split('>').next().is_some_and(|inside| inside.ends_with('/'));
+        if is_closed || !name.starts_with(|c: char| c.is_ascii_alphabetic()) || OPEN.contains(&name.as_str()) {
+            continue;
+        }
+        depth = if ends { depth.saturating_sub(1) } else { depth + 1 };
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 fn decoded(bytes: &[u8]) -> Option<String> {

@@ -17,7 +17,7 @@ use tokio::{sync::mpsc, time::Instant, time::sleep};
 use crate::{
     endpoint::Asking,
     model::{Outcome, TargetType},
-    protocol::{Message, error_result, text_result},
+    protocol::{Message, error_result, error_text, text_result},
     repository::CallRow,
     service::PgMcpGateway,
     surface::{Subject, Target, Tool, View},
@@ -128,7 +128,7 @@ impl Calling {
     /// The result of a call that is not made.
     pub async fn refused(&self, code: &str, reason: &str) -> Value {
         self.denied(code).await;
-        error_result(code, reason, &[])
+        error_text(code, reason)
     }
 
     /// Makes the call, and notes it.
@@ -191,7 +191,7 @@ impl Calling {
                     [row.request_bytes, row.response_bytes] = lengths;
                     (payloads, result)
                 }
-                Err(error) => return error_result(error.code().as_str(), error.message(), &[]),
+                Err(error) => return error_text(error.code().as_str(), error.message()),
             }
         };
         self.gateway.audit.note(row, payloads).await;
@@ -352,7 +352,7 @@ impl Calling {
             McpOutcome::Refused(code, reason, data) => {
                 (Called::Refused(code, reason, data), Outcome::ToolError, Some(code.to_string()))
             }
-            McpOutcome::Failed(code, reason) => failed(&code, &reason),
+            McpOutcome::Failed(code, said) => failed_with(&code, said),
         }
     }
 
@@ -427,7 +427,8 @@ impl Calling {
                 "elicitationId": sha256_hex(url)[..32], "message": format!("Log in to {}.", server.name())}});
             json!({"resultType": "input_required", "inputRequests": {"connect": asked}})
         } else {
-            error_result(code, &reason, &[("connectUrl", url)])
+            let said = [("message".to_owned(), reason.into()), ("connectUrl".to_owned(), url.into())];
+            error_result(code, Object::from_iter(said))
         };
         (Called::Result(result), Outcome::Denied, Some(code.to_owned()))
     }
@@ -506,10 +507,15 @@ fn is_over(state: ThreadState) -> bool {
 
 /// A call without a result.
 fn failed(code: &str, reason: &str) -> (Called, Outcome, Option<String>) {
+    failed_with(code, Object::from_iter([("message".to_owned(), reason.into())]))
+}
+
+/// The same, with all that is said of it.
+fn failed_with(code: &str, said: Object) -> (Called, Outcome, Option<String>) {
     let outcome = match code {
         "UPSTREAM_TIMEOUT" => Outcome::Timeout,
         "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" => Outcome::ToolError,
         _ => Outcome::UpstreamError,
     };
-    (Called::Result(error_result(code, reason, &[])), outcome, Some(code.to_owned()))
+    (Called::Result(error_result(code, said)), outcome, Some(code.to_owned()))
 }

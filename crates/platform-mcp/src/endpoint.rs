@@ -212,6 +212,7 @@ impl PgMcpGateway {
             Some(Value::Object(arguments)) => arguments,
             Some(_) => return Ok(message.fail(400, INVALID_PARAMS, "params.arguments must be an object.").into()),
         };
+        let mut is_hidden = false;
         if view.mode == ExposeMode::Search {
             match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
@@ -219,7 +220,8 @@ impl PgMcpGateway {
                     return Ok(McpReply::Message(200, message.answer(calling.found(result).await)));
                 }
                 search::Found::Call(tool, given) => (name, arguments) = (tool, given),
-                search::Found::Nothing => name = String::new(),
+                // Its tools are called through `call_tool` alone.
+                search::Found::Nothing => is_hidden = true,
             }
         }
         // Whoever calls through `call_tool` repeats none of its arguments in headers.
@@ -229,7 +231,7 @@ impl PgMcpGateway {
             return Ok(failure.into());
         }
         let calling = Calling::new(self, asking, subject, &view, &name, arguments);
-        let Some(tool) = view.tool(&name) else {
+        let Some(tool) = view.tool(&name).filter(|_| !is_hidden) else {
             calling.denied("UNKNOWN_TOOL").await;
             let shown: String = name.chars().take(128).collect();
             return Ok(message.fail(200, INVALID_PARAMS, &format!("Unknown tool: {shown}")).into());

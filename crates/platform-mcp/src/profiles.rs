@@ -23,7 +23,7 @@ pub const MCP_PROFILE: Kind = Kind::of_account("profile");
 /// Of an account.
 const MOST_PROFILES: i64 = 200;
 /// Slugs that are tried when the one made of the name is taken.
-const TRIES: usize = 100;
+const TRIES: i64 = 100;
 
 impl PgMcpGateway {
     /// Refuses servers that are not there; gives the missing slugs, and the tools that there are as seen.

@@ -367,13 +367,15 @@ pub(crate) fn tools_changed(subscription: Option<&Value>) -> Value {
     message
 }
 
+/// A result that says what went wrong in one sentence.
+pub(crate) fn error_text(code: &str, message: &str) -> Value {
+    error_result(code, Object::from_iter([("message".to_owned(), message.into())]))
+}
+
 /// A result that says what went wrong.
-pub(crate) fn error_result(code: &str, message: &str, more: &[(&str, &str)]) -> Value {
-    let mut said = json!({"error": code, "message": message});
-    for (name, value) in more {
-        said[*name] = (*value).into();
-    }
-    json!({"isError": true, "content": [{"type": "text", "text": said.to_string()}], "structuredContent": said})
+pub(crate) fn error_result(code: &str, mut said: Object) -> Value {
+    said.insert("error".to_owned(), code.into());
+    json!({"isError": true, "content": [{"type": "text", "text": Value::Object(said.clone()).to_string()}], "structuredContent": said})
 }
 
 /// A result that is one text, and what programs read.

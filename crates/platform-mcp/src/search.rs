@@ -9,7 +9,7 @@ use serde_json::{
 };
 
 use crate::{
-    protocol::{error_result, text_result},
+    protocol::{error_text, text_result},
     surface::{Tool, View},
 };
 
@@ -65,7 +65,7 @@ pub(crate) async fn answer(view: &Arc<View>, name: &str, arguments: &Object) -> 
                 let listed = tool.listed.get();
                 text_result(listed, &serde_json::from_str(listed).map_err(Error::internal)?)
             }
-            None => error_result("TOOL_NOT_FOUND", "There is no such tool; find one with find_tools.", &[]),
+            None => error_text("TOOL_NOT_FOUND", "There is no such tool; find one with find_tools."),
         }),
         "call_tool" => {
             let given = match arguments.get("arguments") {
@@ -73,7 +73,7 @@ pub(crate) async fn answer(view: &Arc<View>, name: &str, arguments: &Object) -> 
                 Some(Value::Object(given)) => given.clone(),
                 Some(_) => {
                     let message = "arguments must be an object, as describe_tool says.";
-                    return Ok(Found::Result(error_result("INVALID_ARGUMENTS", message, &[])));
+                    return Ok(Found::Result(error_text("INVALID_ARGUMENTS", message)));
                 }
             };
             Found::Call(text("name").to_owned(), given)

@@ -213,7 +213,9 @@ async fn refused(mut response: Response) -> Broken {
     };
     let _ = tokio::time::timeout(Duration::from_secs(5), read).await;
     let text = String::from_utf8_lossy(&body);
-    tracing::warn!(status, reason = reason_of(&text), "A model provider refused a call.");
+    // Some providers say the key that they refuse.
+    let reason = if matches!(status, 401 | 403) { String::new() } else { reason_of(&text) };
+    tracing::warn!(status, reason, "A model provider refused a call.");
     Broken::status(status, &text, retry_after)
 }
 

@@ -588,7 +588,7 @@ impl Model for Models {
     }
 }
 
-fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -> Answer {
+fn finish(mut draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -> Answer {
     let mut usage = draft.usage.unwrap_or_else(|| Usage::estimated(prompt, &draft.text, &draft.tool_calls));
     if let Some(cut) = draft.cut {
         // Whoever is cut off does not say what it took.
@@ -600,6 +600,10 @@ fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -
         None if draft.tool_calls.is_empty() => StopReason::EndTurn,
         None => StopReason::ToolUse,
     };
+    // Some providers say nothing where a tool takes nothing.
+    for call in draft.tool_calls.iter_mut().filter(|call| call.function.arguments.trim().is_empty()) {
+        "{}".clone_into(&mut call.function.arguments);
+    }
     Answer {
         cost: usage.cost(&model.prices),
         text: draft.text,

@@ -35,13 +35,18 @@ pub(crate) fn request(client: &reqwest::Client, config: &SpeechConfig, audio: &A
         Some(language) => form.text("language", language.clone()),
         None => form,
     };
-    let base = config.url.trim_end_matches('/');
-    let url = if base.ends_with("/transcriptions") { base.to_owned() } else { format!("{base}/audio/transcriptions") };
-    let request = client.post(url).multipart(form);
+    let request = client.post(address(&config.url)).multipart(form);
     match &config.api_key {
         Some(key) => request.bearer_auth(key.expose_secret()),
         None => request,
     }
+}
+
+/// Where recordings are sent: the address as it is, or below that of a whole API.
+fn address(url: &str) -> String {
+    let base = url.trim_end_matches('/');
+    let has_path = base.split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
+    if has_path && !base.ends_with("/v1") { base.to_owned() } else { format!("{base}/audio/transcriptions") }
 }
 
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 use std::{io, time::Duration};
 
 use platform_child::{ChildError, Children};
-use platform_core::{AccountId, FairPermit, FairSemaphore};
+use platform_core::{AccountId, Error, FairPermit, FairSemaphore};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Nobody waits longer for a place.
@@ -41,9 +41,17 @@ impl ChildPool {
     ) -> Result<T, ChildError> {
         let input = serde_json::to_vec(input).map_err(io::Error::other)?;
         let place = tokio::time::timeout(LONGEST_WAIT, self.places.acquire(account));
-        let _place = place.await.map_err(|_| ChildError::TooLong)?;
+        let _place = place.await.map_err(|_| ChildError::Busy)?;
         let answer = self.children.run(work, &input).await?;
         Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
+    }
+}
+
+/// Why a piece of work that was asked for in a request has no answer, when that is not the fault of what was given.
+pub fn no_answer(error: ChildError) -> Error {
+    match error {
+        ChildError::Busy => Error::unavailable(error),
+        error => Error::internal(error),
     }
 }
 

@@ -41,7 +41,7 @@ mod usage;
 
 pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, UsageLedger};
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
-pub use children::{ChildPool, json_work};
+pub use children::{ChildPool, json_work, no_answer};
 pub use dictation::Dictations;
 pub use memory::{
     CoreMemoryBlock, EarlierTurn, EarlierTurns, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, SaidOnce,

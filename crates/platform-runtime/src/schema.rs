@@ -4,11 +4,11 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc, time::Duration};
 
 use jsonschema::{Draft, PatternOptions, Validator};
 use platform_child::{ChildError, Work};
-use platform_core::{AccountId, Checks, Error, Result};
+use platform_core::{AccountId, Checks, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{ChildPool, code, json_work};
+use crate::{ChildPool, code, json_work, no_answer};
 
 const SCHEMA_BYTES: usize = 65_536;
 /// Objects and lists of a schema.
@@ -95,7 +95,7 @@ pub async fn check_schemas(
         let reasons = match children.ask::<Vec<Option<String>>>(account, CHECK, &given).await {
             Ok(reasons) => reasons,
             Err(ChildError::TooLong | ChildError::TooLarge) => vec![Some(TOO_LONG.to_owned()); others.len()],
-            Err(error) => return Err(Error::internal(error)),
+            Err(error) => return Err(no_answer(error)),
         };
         let found = others.iter().zip(reasons);
         issues.extend(found.filter_map(|((path, _), reason)| Some(((*path).clone(), reason?))));

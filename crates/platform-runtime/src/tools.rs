@@ -198,6 +198,10 @@ pub fn fit(catalog: &dyn Catalog, spec: &ModelSpec, text: &str, most: u64) -> St
     if tokens <= most {
         return text.to_owned();
     }
+    // What was cut before is cut further, not wrapped once more.
+    let beginning = serde_json::from_str::<Cut>(text).ok();
+    let text = beginning.as_ref().map_or(text, |cut| cut.content.as_str());
+    let tokens = catalog.count(spec, text);
     let share = |most: u64, tokens: u64| (text.len() as u128 * u128::from(most) / u128::from(tokens.max(1))) as usize;
     let mut end = text.floor_char_boundary(share(most, tokens));
     while end > 0 && catalog.count(spec, &text[..end]) > most {
@@ -216,4 +220,13 @@ pub fn fit_bytes(text: String, most: usize) -> String {
 
 fn cut(beginning: &str) -> String {
     json!({"truncated": true, "content": beginning}).to_string()
+}
+
+/// A result that was cut.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cut {
+    #[expect(dead_code, reason = "it says that this is one")]
+    truncated: bool,
+    content: String,
 }

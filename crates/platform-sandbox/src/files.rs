@@ -142,7 +142,8 @@ pub async fn read_file(machine: &dyn Machine, path: &str) -> Result<Vec<u8>, Fil
 
 /// Writes a file, and the directories that lead to it.
 pub async fn write_file(machine: &dyn Machine, path: &str, content: Bytes) -> Result<(), FileError> {
-    let line = "mkdir -p -- \"$(dirname -- \"$1\")\" && cat > \"$1\"";
+    let line = "[ ! -e \"$1\" ] || [ -f \"$1\" ] || { echo \"$1 is no file\" >&2; exit 1; }
+        mkdir -p -- \"$(dirname -- \"$1\")\" && cat > \"$1\"";
     let command = Command { input: content, ..Command::shell(line, [path]) };
     checked(machine, command).await.map(drop)
 }

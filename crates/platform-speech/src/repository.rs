@@ -1,5 +1,6 @@
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
+use platform_access::Place;
 use platform_core::{AccountId, Error, Owner, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
@@ -27,8 +28,9 @@ pub(crate) struct TranscriptRow {
 }
 
 impl TranscriptRow {
-    pub fn owner(&self) -> Owner {
-        Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() }
+    pub fn place(&self) -> Place {
+        let owner = Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() };
+        Place { owner: Some(owner), ..Place::default() }
     }
 
     pub fn shown(self) -> Result<Transcript> {
@@ -36,7 +38,7 @@ impl TranscriptRow {
         Ok(Transcript {
             transcript_id: self.id,
             text: self.text,
-            language: self.language.or_else(|| self.detected_language.clone()),
+            language: self.language.or_else(|| self.detected_language.clone()).unwrap_or_default(),
             audio_url: self.audio_url,
             model: self.model,
             duration_ms: self.duration_ms,

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use diesel_async::AsyncConnection;
-use platform_access::{Kind, Place, Resources};
+use platform_access::{Kind, Place, Resources, check_owner};
 use platform_core::{
     AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Owner, Result, millis, run_blocking, sha256_hex,
 };
@@ -195,7 +195,7 @@ fn missing(id: &str) -> Error {
 impl Resources for PgSpeech {
     async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
         let row = repository::find(self.needs.db.read().await?.get(), account, id).await?;
-        Ok(row.map(|row| Place { owner: Some(row.owner()), ..Place::default() }))
+        Ok(row.map(|row| row.place()))
     }
 }
 
@@ -203,13 +203,12 @@ impl Resources for PgSpeech {
 impl Dictations for PgSpeech {
     async fn text(&self, caller: &Caller, owner: &Owner, id: &str) -> Result<String> {
         let row = repository::find(self.needs.db.read().await?.get(), &caller.account, id).await?;
-        let is_theirs = |row: &TranscriptRow| {
-            let of = row.owner();
-            match caller.session() {
-                Some(session) => session.owns(&of),
-                None => of.tenant_id.is_none() || of.tenant_id == owner.tenant_id,
-            }
-        };
-        row.filter(is_theirs).map(|row| row.text).ok_or_else(|| missing(id))
+        let row = row.ok_or_else(|| missing(id))?;
+        match caller.session() {
+            Some(session) => check_owner(session, Some(&row.place()))?,
+            None if row.tenant_id.is_some() && row.tenant_id != owner.tenant_id => return Err(missing(id)),
+            None => {}
+        }
+        Ok(row.text)
     }
 }

@@ -67,10 +67,8 @@ pub struct Transcript {
     pub transcript_id: String,
     /// What is said.
     pub text: String,
-    /// ISO 639-1 code of what is spoken: what was given, else what was heard; absent when it is neither.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub language: Option<String>,
+    /// ISO 639-1 code of what is spoken: what was given, else what was heard; empty when it is neither.
+    pub language: String,
     /// Address of the recording.
     pub audio_url: String,
     /// Who turned it into text.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Page, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Code, Error, Id, Page, Precondition, Result, Timestamp, run_blocking};
 use platform_db::{Conn, Idempotency};
 use platform_egress::{Url, header::HeaderMap};
 use platform_runtime::{SourceTool, ToolTurn};
@@ -18,6 +18,7 @@ use crate::{
     model::{AppLink, ServerType, ToolServer, ToolServerSettings},
     repository::{self, ServerRow},
     rules::{not_found, switched},
+    script,
     secrets::KeptSecrets,
     server::{Server, UpstreamCredentials},
     service::PgToolServerService,
@@ -115,6 +116,20 @@ pub struct NewMcpServer {
 /// `INVALID_TOOL_DEFINITION`, `DUPLICATE_TOOL_NAME` unless tools can be those of a server at an address.
 pub fn check_tools(tools: &mut [ToolDefinition], url: Option<&Url>) -> Result<()> {
     check_all(tools, 0, url)
+}
+
+/// Name of a tool and of its field, and why what the field holds is no expression; for tools of whoever runs the
+/// platform, since they are read in this process.
+pub fn wrong_templates(tools: &[ToolDefinition]) -> Vec<(String, &'static str, String)> {
+    let templates = tools.iter().flat_map(|tool| {
+        let fields = [
+            ("bodyJsonTemplate", &tool.body_json_template),
+            ("responsePostProcessingTemplate", &tool.response_post_processing_template),
+        ];
+        fields.map(|(field, text)| (&tool.function.name, field, text))
+    });
+    let written = templates.filter(|(.., text)| !text.trim().is_empty());
+    written.filter_map(|(name, field, text)| Some((name.clone(), field, script::parse(text).err()?))).collect()
 }
 
 impl OfferedServer {
@@ -238,6 +253,7 @@ impl PgToolServerService {
         &self,
         account: &AccountId,
         id: &str,
+        expected: &Precondition,
         choose: impl FnOnce(&AppLink) -> Result<OfApp> + Send,
     ) -> Result<ToolServer> {
         let now = self.clock.now();
@@ -245,6 +261,7 @@ impl PgToolServerService {
         let changing = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             let Some(mut link) = row.link()? else { return Err(not_found(id)) };
+            expected.check(row.version)?;
             let mut settings = row.settings()?;
             let OfApp { exposed, tools, url, pack } = choose(&link)?;
             let before = std::mem::take(&mut settings.tool_definitions);

@@ -413,6 +413,9 @@ pub(crate) fn check_switches(tools: &[ToolDefinition]) -> Result<()> {
 
 /// Puts in what parameters need to be a schema of an object.
 fn complete(parameters: &mut Value) -> Result<(), &'static str> {
+    if parameters.is_null() {
+        *parameters = json!({});
+    }
     let Value::Object(fields) = parameters else { return Err("parameters must be a JSON Schema of type object") };
     fields.entry("type").or_insert_with(|| "object".into());
     fields.entry("properties").or_insert_with(|| json!({}));

@@ -50,8 +50,8 @@ pub enum McpOutcome {
     Result(Value),
     /// An error of the protocol, by the upstream: code, message, data.
     Refused(i32, String, Option<Value>),
-    /// No result: code and message (contract 04 §7).
-    Failed(String, String),
+    /// No result: the code, and what is said of it beside: `message`, `issues`, `body` (contract 04 §7).
+    Failed(String, Object),
 }
 
 impl OfferedServer {
@@ -134,7 +134,7 @@ impl PgToolServerService {
     /// Calls a tool and hands on what comes of it.
     pub async fn call_through(&self, server: &OfferedServer, tool: &str, call: McpCall) -> McpOutcome {
         let Some(definition) = server.0.tool(tool) else {
-            return McpOutcome::Failed("TOOL_NOT_FOUND".to_owned(), format!("There is no tool `{tool}`."));
+            return failed(Failure::new("TOOL_NOT_FOUND", format!("There is no tool `{tool}`.")));
         };
         let timeout = longest(&server.0, definition);
         if server.0.kind == ServerType::Mcp {
@@ -144,7 +144,7 @@ impl PgToolServerService {
         let called = self.calling.call(&server.0, definition, of_call, &call.arguments).await;
         match called.result {
             Ok(value) => McpOutcome::Result(as_result(value)),
-            Err(failure) => failed(&failure),
+            Err(failure) => failed(failure),
         }
     }
 
@@ -174,13 +174,20 @@ impl PgToolServerService {
         match called.await {
             Ok(Ok(value)) => McpOutcome::Result(value),
             Ok(Err((code, message, data))) => McpOutcome::Refused(code, message, data),
-            Err(failure) => failed(&failure),
+            Err(failure) => failed(failure),
         }
     }
 }
 
-fn failed(failure: &Failure) -> McpOutcome {
-    McpOutcome::Failed(failure.code.clone(), failure.to_line())
+fn failed(failure: Failure) -> McpOutcome {
+    let line = failure.to_line();
+    let Failure { code, issues, body, .. } = failure;
+    let mut said = Object::from_iter([("message".to_owned(), line.into())]);
+    if !issues.is_empty() {
+        said.insert("issues".to_owned(), issues.into());
+    }
+    said.extend(body.map(|body| ("body".to_owned(), body)));
+    McpOutcome::Failed(code, said)
 }
 
 /// A value as the result of a tool.

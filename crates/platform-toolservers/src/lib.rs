@@ -52,7 +52,7 @@ mod tokens;
 
 pub use apps::{
     AppCredentials, AppFunction, AppTool, AppTools, Connections, NewAppServer, NewMcpServer, OfApp, OfferedServer,
-    check_tools, set_connected_in,
+    check_tools, set_connected_in, wrong_templates,
 };
 pub use authentication::{AuthenticationConfig, AuthenticationMethod};
 pub use builtin::http_tools;

@@ -66,6 +66,8 @@ pub(crate) type Changed = (AccountId, String);
 pub(crate) enum Due {
     /// Its tools are to be read again.
     Reading,
+    /// It did not answer, and may do so again.
+    Recovering,
     /// It did not answer a call; why.
     Degrading(String),
 }
@@ -193,8 +195,11 @@ impl McpClients {
             bytes += size(tool);
             bytes <= MOST_LIST
         };
-        let can_be_called = |tool: &rmcp::model::Tool| !tool.name.is_empty() && size(tool) <= MOST_TOOL;
-        let tools = tools.into_iter().filter(can_be_called).take(count).take_while(fits);
+        let mut names = HashSet::new();
+        let mut can_be_called = |tool: &rmcp::model::Tool| {
+            !tool.name.is_empty() && size(tool) <= MOST_TOOL && names.insert(tool.name.to_string())
+        };
+        let tools = tools.into_iter().filter(|tool| can_be_called(tool)).take(count).take_while(fits);
         let mut left = MOST_MEMORY;
         let fits = |tool: &ToolDefinition| left.checked_sub(tool.heap_bytes()).map(|rest| left = rest).is_some();
         Ok(tools.map(|tool| definition(tool, &connection.redactor)).filter(fits).collect())
@@ -606,6 +611,9 @@ fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
     let output_schema = output_schema.and_then(|schema| schema.as_object().cloned());
     let hint = |name: &str| annotations.as_ref().is_some_and(|hints| hints.get(name) == Some(&Value::Bool(true)));
     let mut parameters = without_nul(redactor.value(Value::Object(tool.input_schema.as_ref().clone())));
+    if parameters["type"] != "object" {
+        parameters["type"] = "object".into();
+    }
     for (name, default) in [("properties", Value::Object(Object::new())), ("required", Value::Array(Vec::new()))] {
         if parameters.get(name).is_none() {
             parameters[name] = default;

@@ -29,6 +29,8 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 
 /// An answer or an event of a server that says nothing else.
 const MOST_BYTES: usize = 10 << 20;
+/// The events of one answer together.
+const MOST_STREAMED: usize = 4 * MOST_BYTES;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
 /// What is read of an answer that refuses.
@@ -87,7 +89,15 @@ impl StreamableHttpClient for McpHttp {
         let is = |expected| kind.as_ref().is_some_and(|kind| kind.starts_with(expected));
         if is(EVENT_STREAM_MIME_TYPE) {
             let listener = UpdateListener::of(&message);
-            let events = SseStream::from_bytes_stream(bounded(answer.bytes_stream(), most)).map(checked);
+            let mut left = MOST_STREAMED;
+            let bytes = bounded(answer.bytes_stream(), most).map(move |chunk| {
+                let chunk = chunk?;
+                left = left
+                    .checked_sub(chunk.len())
+                    .ok_or_else(|| io::Error::other(format!("an answer has more than {MOST_STREAMED} bytes")))?;
+                Ok::<_, io::Error>(chunk)
+            });
+            let events = SseStream::from_bytes_stream(bytes).map(checked);
             let events = events.inspect_ok(move |event| {
                 if let (Some(listener), Some(data)) = (&listener, &event.data) {
                     listener.heard(data);

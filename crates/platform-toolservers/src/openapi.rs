@@ -8,7 +8,7 @@ use std::{
 use platform_child::{ChildError, Work};
 use platform_core::{AccountId, Code, Error, Object, Result, without_nul};
 use platform_egress::Url;
-use platform_runtime::{ChildPool, compile_schema, json_work};
+use platform_runtime::{ChildPool, compile_schema, json_work, no_answer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -54,6 +54,8 @@ pub(crate) struct Import {
 type Wrong = (String, String, String);
 
 const WORK: &str = "openapi";
+/// Lists and objects of YAML within each other.
+const MOST_NESTED: usize = 1000;
 
 /// What a child process does with descriptions.
 pub(crate) const WORKS: [Work; 1] = [Work { name: WORK, run: work, cpu: Duration::from_secs(10), memory: 256 << 20 }];
@@ -72,7 +74,7 @@ pub(crate) async fn import(children: &ChildPool, account: &AccountId, given: &Im
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => {
             Err(invalid(format!("spec cannot be imported: {error}; import a smaller part of it")))
         }
-        Err(error) => Err(Error::internal(error)),
+        Err(error) => Err(no_answer(error)),
     }
 }
 
@@ -95,12 +97,30 @@ fn invalid(message: String) -> Error {
     Error::invalid("spec", "format", message)
 }
 
+/// How deep brackets stand within each other, whatever they mean.
+fn deepest(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}
+
 /// Reads a description: JSON or YAML text, or an object.
 fn read(spec: Value) -> Result<Value> {
     let spec = match spec {
         Value::String(text) => serde_json::from_str(&text).or_else(|_| {
             if let Some(name) = alias(&text) {
                 return Err(invalid(format!("spec uses the YAML alias *{name}: write out what it stands for")));
+            }
+            // Reading lists and objects within each other takes ever longer.
+            if deepest(&text) > MOST_NESTED {
+                return Err(invalid(format!("spec has more than {MOST_NESTED} lists and objects within each other")));
             }
             serde_yaml_ng::from_str::<Value>(&text)
                 .map_err(|error| invalid(format!("spec is neither JSON nor YAML: {error}")))
@@ -214,6 +234,7 @@ impl<'a> Reader<'a> {
         if !METHODS.contains(&method) {
             return Err(format!("the method {} is not offered to tools", method.to_uppercase()));
         }
+        self.check_references(item, operation)?;
         let mut parameters = Parameters::default();
         let given = self.parameters(item, operation);
         let is_in_path = |name: &str| given.iter().any(|of| of["in"] == "path" && of["name"] == name);
@@ -273,6 +294,20 @@ impl<'a> Reader<'a> {
         Ok(Value::Object(tool))
     }
 
+    /// Parameters and body that are referred to must be there.
+    fn check_references(&self, item: &Value, operation: &Value) -> Result<(), String> {
+        let parameters = [item, operation].into_iter().flat_map(|of| of["parameters"].as_array().into_iter().flatten());
+        for referring in parameters.chain(operation.get("requestBody")) {
+            if self.resolve(referring).is_null() {
+                return Err(format!(
+                    "there is no `{}` in this description",
+                    referring["$ref"].as_str().unwrap_or_default()
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Parameters of the operation, and those of the path that it does not name itself.
     fn parameters<'v>(&self, item: &'v Value, operation: &'v Value) -> Vec<&'v Value>
     where
@@ -316,7 +351,10 @@ impl<'a> Reader<'a> {
         match properties {
             Some(properties) if is_plain && properties.keys().all(|name| !parameters.properties.contains_key(name)) => {
                 let needed = schema["required"].as_array().cloned().unwrap_or_default();
-                for (name, property) in properties.clone() {
+                for (name, mut property) in properties.clone() {
+                    if bare(kind) == "multipart/form-data" {
+                        as_files(&mut property);
+                    }
                     let required = required && needed.iter().any(|needed| *needed == name.as_str());
                     parameters.add(&name, property, required);
                 }
@@ -448,6 +486,21 @@ impl<'a> Reader<'a> {
         }
         modern(&mut all, fields.get("nullable") == Some(&Value::Bool(true)));
         Value::Object(all)
+    }
+}
+
+/// A part of bytes becomes what a file of a form is given by (contract 04 §3), alone or in a list.
+fn as_files(property: &mut Value) {
+    if property["format"] == "binary" {
+        let description = property["description"].take();
+        *property = json!({
+            "type": "object",
+            "properties": {"downloadUrl": {"type": "string"}, "name": {"type": "string"}},
+            "required": ["downloadUrl"],
+        });
+        describe(property, description.as_str());
+    } else if property["type"] == "array" {
+        as_files(&mut property["items"]);
     }
 }
 

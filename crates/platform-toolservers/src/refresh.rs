@@ -98,10 +98,11 @@ impl PgToolServerService {
     /// Has the tools of an MCP server read again when that was long ago.
     pub(crate) fn refresh_soon(&self, server: &Server) {
         let shown = &server.record;
-        let stale = if shown.health.as_deref() == Some("ok") { STALE } else { FIRST_WAIT };
+        let is_well = shown.health.as_deref() == Some("ok");
+        let (stale, due) = if is_well { (STALE, Due::Reading) } else { (FIRST_WAIT, Due::Recovering) };
         let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
         if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
-            self.changed.add((server.account.clone(), server.id.clone()), Due::Reading);
+            self.changed.add((server.account.clone(), server.id.clone()), due);
         }
     }
 }
@@ -118,11 +119,12 @@ struct Paced {
 }
 
 impl Pace {
-    /// When a server is read that is to be read now.
-    fn due(&mut self, server: &Changed, now: Instant) -> Instant {
+    /// When a server is read that is to be read now; one that answered last and is down since is looked at without delay.
+    fn due(&mut self, server: &Changed, is_down: bool, now: Instant) -> Instant {
         // Who is quiet is forgotten.
         self.0.retain(|_, paced| paced.next + LONGEST_WAIT > now);
-        self.0.get(server).map_or(now, |paced| paced.next.max(now))
+        let paced = self.0.get(server).filter(|paced| !(is_down && paced.wait.is_zero()));
+        paced.map_or(now, |paced| paced.next.max(now))
     }
 
     /// Notes that a server is being read: what it says from now on is heard a minute later.
@@ -156,7 +158,7 @@ pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
                 spawn("degrade server", async move { service.degrade(&server.0, &server.1, &why).await });
             } else if waiting.lock().expect("lock").insert(server.clone()) {
                 let pace = Arc::clone(&pace);
-                let due = pace.lock().expect("lock").due(&server, Instant::now());
+                let due = pace.lock().expect("lock").due(&server, due == Due::Recovering, Instant::now());
                 spawn("refresh tools", async move {
                     sleep_until(due).await;
                     let _place = places.acquire(&server.0).await;
@@ -180,16 +182,16 @@ mod tests {
         let (mut pace, began) = (Pace::default(), Instant::now());
         let [nagging, away] = ["a", "b"].map(|id| (AccountId::generate(), id.to_owned()));
         let at = |seconds: u64| began + Duration::from_secs(seconds);
-        assert_eq!(pace.due(&nagging, at(0)), at(0), "a quiet one is read at once");
+        assert_eq!(pace.due(&nagging, false, at(0)), at(0), "a quiet one is read at once");
         pace.begin(&nagging, at(0));
-        assert_eq!(pace.due(&nagging, at(0)), at(60), "also while it is read");
+        assert_eq!(pace.due(&nagging, false, at(0)), at(60), "also while it is read");
         pace.read(&nagging, true, at(0));
-        assert_eq!([pace.due(&nagging, at(1)), pace.due(&nagging, at(61))], [at(60), at(61)]);
+        assert_eq!([pace.due(&nagging, false, at(1)), pace.due(&nagging, false, at(61))], [at(60), at(61)]);
         let mut now = at(0);
         let waits: Vec<u64> = (0..11)
             .map(|_| {
                 pace.read(&away, false, now);
-                let due = pace.due(&away, now);
+                let due = pace.due(&away, false, now);
                 let wait = due - now;
                 now = due;
                 wait.as_secs()
@@ -197,9 +199,10 @@ mod tests {
             .collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
         pace.read(&away, true, now);
+        assert_eq!(pace.due(&away, true, now), now, "one that was well is looked at as soon as it is down");
         pace.read(&away, false, now);
-        assert_eq!(pace.due(&away, now), now + FIRST_WAIT, "whoever was well begins anew");
-        pace.due(&away, now + LONGEST_WAIT + Duration::from_mins(2));
+        assert_eq!(pace.due(&away, false, now), now + FIRST_WAIT, "whoever was well begins anew");
+        pace.due(&away, false, now + LONGEST_WAIT + Duration::from_mins(2));
         assert!(pace.0.is_empty(), "who is quiet is forgotten");
     }
 }

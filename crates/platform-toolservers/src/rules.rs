@@ -136,13 +136,16 @@ pub fn slug(name: &str) -> String {
 }
 
 /// The slug, with a number from the second on.
-pub fn numbered(slug: &str, n: usize) -> String {
+pub fn numbered(slug: &str, n: i64) -> String {
     if n == 1 {
         return slug.to_owned();
     }
-    let number = format!("-{n}");
-    let room = LONGEST_IDENTIFIER - number.len();
-    format!("{}{number}", &slug[..slug.len().min(room)])
+    format!("{}-{n}", stem(slug))
+}
+
+/// What stands before the number: there is room for nine digits.
+pub fn stem(slug: &str) -> &str {
+    &slug[..slug.len().min(LONGEST_IDENTIFIER - 10)]
 }
 
 pub(crate) fn masked(tools: &[ToolDefinition]) -> Result<Vec<Value>> {

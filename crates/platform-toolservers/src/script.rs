@@ -4,8 +4,8 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use platform_child::{ChildError, Work};
-use platform_core::{AccountId, Error};
-use platform_runtime::{ChildPool, json_work};
+use platform_core::AccountId;
+use platform_runtime::{ChildPool, json_work, no_answer};
 use rquickjs::{
     CatchResultExt, CaughtError, Context, Ctx, Function, Module, Runtime, Value as JsValue,
     context::intrinsic::{Date, Eval, Json, MapSet, Promise, RegExp, RegExpCompiler},
@@ -84,7 +84,7 @@ pub(crate) async fn check(
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => {
             Ok(vec![Some(format!("it cannot be read: {error}")); expressions.len()])
         }
-        Err(error) => Err(Error::internal(error)),
+        Err(error) => Err(no_answer(error)),
     }
 }
 
@@ -103,7 +103,7 @@ fn check_work(input: &[u8]) -> Vec<u8> {
 }
 
 /// Whether a text is an expression.
-fn parse(expression: &str) -> Result<(), String> {
+pub(crate) fn parse(expression: &str) -> Result<(), String> {
     run(|context| compile(&context, "value", expression).map(|_| ()))
 }
 

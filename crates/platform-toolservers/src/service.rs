@@ -30,7 +30,7 @@ use crate::{
     repository::{self, ServerRow},
     rules::{
         aliased, identifier_taken, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
-        own_tools_only, position, slug, switched,
+        own_tools_only, position, slug, stem, switched,
     },
     secrets::KeptSecrets,
     server::{Server, UpstreamCredentials},
@@ -41,7 +41,7 @@ use crate::{
 /// Bytes of the servers that are remembered at once.
 const MOST_REMEMBERED: u64 = 96 << 20;
 /// Identifiers that are tried when the one made of the name is taken.
-const TRIES: usize = 1000;
+const TRIES: usize = 20;
 
 /// Tool servers of an account, their tools, and calls to try them.
 #[async_trait]
@@ -336,13 +336,14 @@ impl PgToolServerService {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                let mut inserted = false;
-                for n in 1..=TRIES {
-                    row.identifier = given.clone().unwrap_or_else(|| numbered(&base, n));
-                    inserted = repository::insert(conn, &row).await?;
+                row.identifier = given.clone().unwrap_or_else(|| base.clone());
+                let mut inserted = repository::insert(conn, &row).await?;
+                for _ in 0..TRIES {
                     if inserted || given.is_some() {
                         break;
                     }
+                    row.identifier = numbered(&base, repository::next_number(conn, account, stem(&base)).await?);
+                    inserted = repository::insert(conn, &row).await?;
                 }
                 if !inserted {
                     return Err(identifier_taken(&row.identifier));
@@ -369,8 +370,9 @@ impl PgToolServerService {
         let mut conn = self.db.conn().await?;
         let changed = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-            expected.check(row.version)?;
+            // What is there, first: a tool that is not is told before a version that is another.
             let patch = change(&row, &row.settings()?)?;
+            expected.check(row.version)?;
             let fetches = ["url", "authenticationConfig", "mcpType", "type"].iter().any(|key| patch.contains_key(*key));
             self.put(account, &mut row, patch, now).await?;
             if row.kind != "mcp" {
@@ -708,7 +710,7 @@ impl ToolServerService for PgToolServerService {
 impl PgToolServerService {
     /// An object as it is, another value under `result`; what is too long is cut.
     fn wrapped(&self, value: Value) -> Value {
-        let text = value.to_string();
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         if self.limits.tool_response_bytes > 0 && text.len() > self.limits.tool_response_bytes {
             let cut = fit_bytes(text, self.limits.tool_response_bytes);
             return serde_json::from_str(&cut).unwrap_or_default();

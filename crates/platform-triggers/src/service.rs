@@ -465,7 +465,8 @@ impl TriggerService for PgTriggers {
         let server = new.tool_server_id.clone().unwrap_or_default();
         let link = self.tool_servers.app_link(account, &server).await?;
         let link = link.ok_or_else(|| {
-            Error::new(code::NOT_AN_INTEGRATION, "This tool server is not made from an app; see /v1/integrations.")
+            let message = format!("The tool server `{server}` is not made from an app; see /v1/integrations.");
+            Error::new(code::NOT_AN_INTEGRATION, message)
         })?;
         let connector = self.integrations.connector(&link.app)?;
         let event = connector.event_type(new.trigger_slug.as_deref().unwrap_or_default())?;

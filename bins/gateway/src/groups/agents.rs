@@ -113,7 +113,8 @@ async fn evaluation_config(services: Arc<Services>, request: Request) -> Result<
 
 async fn update_evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("agentId"));
-    Answer::ok(&services.agents.update_evaluation_config(account, id, request.patch().await?).await?)
+    let (patch, expected) = (request.patch().await?, request.if_match()?);
+    Answer::ok(&services.agents.update_evaluation_config(account, id, patch, &expected).await?)
 }
 
 async fn daily_costs(services: Arc<Services>, request: Request) -> Result<Answer> {

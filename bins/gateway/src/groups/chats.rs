@@ -123,7 +123,7 @@ pub(super) fn chat_page(request: &Request) -> Result<ChatPage> {
 /// What a message was answered with, to who sends it again.
 async fn replay(services: Arc<Services>, account: AccountId, run: String) -> Result<Option<Answer>> {
     let Some(sent) = services.chat.replay(&account, &run).await? else { return Ok(None) };
-    Answer::ok(&sent.messages).map(|answer| Some(answer.header("x-chat-uid", sent.chat_uid)))
+    Answer::ok(&sent.messages).map(|answer| Some(answer.whole().header("x-chat-uid", sent.chat_uid)))
 }
 
 fn chat(request: &Request) -> Result<(&AccountId, &str, Id<Chat>)> {
@@ -141,7 +141,7 @@ async fn send(services: Arc<Services>, request: Request) -> Result<Answer> {
         return Ok(Answer::ok(&accepted)?.ignoring(accepted.ignored));
     }
     let sent = services.chat.send_and_wait(caller, assistant, message, source, once).await?;
-    Ok(Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid).ignoring(sent.ignored))
+    Ok(Answer::ok(&sent.messages)?.whole().header("x-chat-uid", sent.chat_uid).ignoring(sent.ignored))
 }
 
 /// The assistants that a session is limited to.

@@ -15,7 +15,10 @@ use platform_toolservers::{TOOL_SERVER, TestRequest, ToolServerService};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{oauth::page::notice, tool_servers::delete_unused};
+use super::{
+    oauth::page::notice,
+    tool_servers::{DeleteQuery, delete_unused},
+};
 use crate::module::{Keeper, Module, Purge};
 
 const EVENT_TYPE: Kind = Kind::of_account("event type");
@@ -212,6 +215,7 @@ async fn create_server(services: Arc<Services>, request: Request) -> Result<Answ
 
 async fn delete_server(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = (account(&request)?, &request.id("id"));
+    request.query::<DeleteQuery>()?;
     services.integrations.tools(account, id, false, &Listed { limit: 1, ..Listed::default() }).await?;
     delete_unused(&*services.tool_servers, &request, account, id).await?;
     Answer::deleted("tool server", id)
@@ -222,7 +226,8 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn expose(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.integrations.expose(account(&request)?, &request.id("id"), request.body().await?).await?)
+    let (change, expected) = (request.body().await?, request.if_match()?);
+    Answer::ok(&services.integrations.expose(account(&request)?, &request.id("id"), change, &expected).await?)
 }
 
 async fn test(services: Arc<Services>, request: Request) -> Result<Answer> {

@@ -160,6 +160,7 @@ mod spec {
             .query::<Whose>()
             .body::<NewEntry>()
             .answers::<AddedEntry>(201)
+            .holding::<MemoryEntry>()
             .answers::<AddedEntry>(200)
     }
     pub fn export() -> Operation {

@@ -117,16 +117,21 @@ type Fields = BTreeMap<String, String>;
 /// The fields of a body: a form, or JSON whose names may be in camel case.
 fn fields(request: &Request) -> Result<Fields> {
     let kind = request.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    if kind.starts_with("application/json") {
+    if kind.starts_with("application/json") && !request.body.is_empty() {
         let json: Value = platform_core::parse(&request.body)
             .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))?;
         let named = json.as_object().into_iter().flatten();
-        return Ok(named.filter_map(|(name, value)| Some((snake(name), value.as_str()?.to_owned()))).collect());
+        return Ok(named.filter_map(|(name, value)| Some((snake(name), without_nul(value.as_str()?)))).collect());
     }
     let text = String::from_utf8_lossy(&request.body);
-    let decode = |text: &str| percent_decode(&text.replace('+', " "));
+    let decode = |text: &str| without_nul(&percent_decode(&text.replace('+', " ")));
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
     Ok(pairs.map(|(name, value)| (decode(name), decode(value))).collect())
+}
+
+/// What no text of the database can hold is in none that is looked for there.
+fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 fn snake(name: &str) -> String {
@@ -309,12 +314,13 @@ fn basic(request: &Request) -> Option<(String, String)> {
     let decoded = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(encoded.trim()).ok()).flatten()?;
     let text = String::from_utf8(decoded).ok()?;
     let (client, secret) = text.split_once(':')?;
-    let decode = |text: &str| percent_decode(&text.replace('+', " "));
+    let decode = |text: &str| without_nul(&percent_decode(&text.replace('+', " ")));
     Some((decode(client), decode(secret)))
 }
 
 async fn revoke(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
-    let fields = fields(&request)?;
+    // What cannot be read names no token: there is nothing to revoke (RFC 7009 §2.2).
+    let fields = fields(&request).unwrap_or_default();
     let client = basic(&request).map(|(client, _)| client).or_else(|| fields.get("client_id").cloned());
     if let Some(token) = fields.get("token") {
         oauth.revoke(token, client.as_deref()).await?;

@@ -49,6 +49,7 @@ fn group(services: Arc<Services>) -> Group {
 async fn mint(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, mut new, once) = (request.caller()?, request.body::<NewSession>().await?, request.once.as_ref());
     new.subtenant_id = Visit::subtenant_of(new.subtenant_id, &new.metadata);
+    new.check()?;
     for assistant in new.assistant_ids.iter().flatten() {
         services.assistants.get(&caller.account, assistant).await?;
     }

@@ -281,7 +281,7 @@ impl AgentSettings {
         for (path, reason) in check_schemas(children, account, &given).await? {
             checks.issue(&path, "format", format!("{path} {reason}"));
         }
-        checks.finish_as(code::INVALID_SUBAGENT_CONFIG)
+        checks.finish_as(platform_runtime::code::INVALID_SCHEMA)
     }
 
     /// What its turns work with.
@@ -392,14 +392,20 @@ fn check_emails(checks: &mut Checks, config: &NotificationConfig) {
 impl SubAgentConfig {
     fn check(&mut self) -> Result<()> {
         let mut checks = Checks::default();
+        for (format, name) in [(&mut self.input_format, "input"), (&mut self.output_format, "output")] {
+            let Some(format) = format else { continue };
+            *format = format.to_lowercase();
+            if !["text", "json"].contains(&format.as_str()) {
+                checks.issue(&format!("subAgentConfig.{name}Format"), "enum", "the format must be text or json");
+            }
+        }
+        checks.finish()?;
+        let mut checks = Checks::default();
         for (format, structure, name) in [
-            (&mut self.input_format, &self.input_structure, "input"),
-            (&mut self.output_format, &self.output_structure, "output"),
+            (&self.input_format, &self.input_structure, "input"),
+            (&self.output_format, &self.output_structure, "output"),
         ] {
             let path = |part: &str| format!("subAgentConfig.{name}{part}");
-            if let Some(format) = format {
-                *format = format.to_lowercase();
-            }
             match (format.as_deref(), structure) {
                 (None | Some("text"), None) | (Some("json"), Some(Value::Object(_))) => {}
                 (Some("json"), None) => {
@@ -409,7 +415,8 @@ impl SubAgentConfig {
                 (None | Some("text"), Some(_)) => {
                     checks.issue(&path("Format"), "conflict", "a structure goes with the format json alone");
                 }
-                _ => checks.issue(&path("Format"), "enum", "the format must be text or json"),
+                // Said above.
+                _ => {}
             }
         }
         checks.finish_as(code::INVALID_SUBAGENT_CONFIG)

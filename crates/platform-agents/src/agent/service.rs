@@ -62,6 +62,7 @@ pub trait AgentService: Send + Sync {
         account: &AccountId,
         id: &Id<Agent>,
         patch: Object,
+        expected: &Precondition,
     ) -> Result<EvaluationConfig>;
     /// What an agent that is or was there took by day.
     async fn daily_costs(&self, account: &AccountId, id: &Id<Agent>, range: DailyRange) -> Result<Vec<CostRow>>;
@@ -367,6 +368,7 @@ impl AgentService for PgAgentService {
     }
 
     async fn evaluation_config(&self, account: &AccountId, id: &Id<Agent>) -> Result<EvaluationConfig> {
+        self.get(account, id).await?;
         let agent = self.ready(account, id, None).await?;
         let mut config = agent.settings.evaluation()?;
         config.evaluator_model = config.evaluator_model.or_else(|| {
@@ -381,12 +383,13 @@ impl AgentService for PgAgentService {
         account: &AccountId,
         id: &Id<Agent>,
         mut patch: Object,
+        expected: &Precondition,
     ) -> Result<EvaluationConfig> {
         unalias(&mut patch);
         let tried: EvaluationConfig = overlay(&EvaluationConfig::default(), patch.clone())?;
         check_evaluation(&tried, &*self.ports.catalog)?;
         let patch = Object::from_iter([("evaluationConfig".to_owned(), Value::Object(patch))]);
-        self.change(account, id, patch, &Precondition::None).await?;
+        self.change(account, id, patch, expected).await?;
         self.evaluation_config(account, id).await
     }
 

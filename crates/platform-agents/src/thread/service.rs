@@ -9,13 +9,13 @@ use platform_conversation::{
 };
 use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Period, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
-use platform_jobs::{Work, places};
+use platform_jobs::Work;
 use platform_realtime::Watcher;
 use platform_toolservers::TOOL_SERVER;
 use serde_json::Value;
 
 use super::{
-    KIND, ThreadConfig, Threads,
+    ThreadConfig, Threads,
     change::act::Act,
     change::request::{
         AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, ThreadMessage,
@@ -27,9 +27,9 @@ use super::{
     live_key,
     model::{StartedThread, Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadView},
     not_found,
-    read::list::{self, Conditions},
+    read::list::{self, Conditions, queue_places},
     read::source::ThreadSource,
-    record::{Actor, Record, key, queued_reason},
+    record::{Actor, Record, key},
     repository,
     turn::awaited::{Abandons, EndAll, Returns},
     turn::files::Files,
@@ -228,31 +228,23 @@ impl PgThreadService {
         records: Vec<Record>,
         mut contents: HashMap<String, Vec<StoredJson>>,
     ) -> Result<Vec<Thread>> {
-        let queued: Vec<&Record> = records.iter().filter(|record| record.state == ThreadState::Queued).collect();
-        let subjects: Vec<String> = queued.iter().map(|record| record.id().to_owned()).collect();
-        let agents: Vec<String> = queued.iter().map(|record| record.agent_id().to_owned()).collect();
-        let (mut waits, mut archived) = (HashMap::new(), HashMap::new());
-        if !subjects.is_empty() {
-            let conn = self.threads.ports.db.read().await?;
-            waits = places(conn.get(), account, KIND, &subjects).await?;
-            archived = list::archived(conn.get(), account, &agents).await?;
+        let mut waits = HashMap::new();
+        if records.iter().any(|record| record.state == ThreadState::Queued) {
+            waits = queue_places(self.threads.ports.db.read().await?.get(), account, &records).await?;
         }
         let in_one = records.iter().filter(|record| record.environment_id().is_some());
         let in_one: Vec<String> = in_one.map(|record| record.id().to_owned()).collect();
         let mut sandboxes = self.threads.ports.environments.sandboxes(account, &in_one).await?;
         let thread = |record: Record| {
             let sandbox_id = sandboxes.remove(record.id());
-            let place = waits.get(record.id()).map(|place| {
-                let archived = archived.get(record.agent_id()).copied().unwrap_or(false);
-                (queued_reason(*place, archived), place.position)
-            });
+            let place = waits.remove(record.id());
             let content = contents.remove(&key(record.id()));
             Ok(Thread { sandbox_id, ..record.into_thread(content, place)? })
         };
         records.into_iter().map(thread).collect()
     }
 
-    /// Does something to a thread: the thread as it is after, without content.
+    /// Does something to a thread: the thread as that leaves it, without content.
     async fn act(
         &self,
         caller: &Caller,
@@ -263,10 +255,7 @@ impl PgThreadService {
     ) -> Result<Thread> {
         let account = &caller.account;
         let by = Actor { reason, ..Actor::client(&caller.user_uid) };
-        self.threads.act(account, id, act, by, once).await?;
-        let record = self.threads.find(account, id).await?;
-        let threads = self.placed(account, vec![record], HashMap::new()).await?;
-        threads.into_iter().next().ok_or_else(|| not_found(id))
+        Box::pin(self.threads.act(account, id, act, by, once)).await
     }
 
     fn source(&self, account: &AccountId, id: &str) -> ThreadSource {
@@ -377,7 +366,7 @@ impl ThreadService for PgThreadService {
     }
 
     async fn is_known_to(&self, account: &AccountId, agent: &Id<Agent>, session: &Session) -> Result<bool> {
-        list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, session).await
+        list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, &session.tenant_id).await
     }
 
     async fn count_in(

@@ -152,7 +152,16 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     }
     // What a client may no longer ask for its tokens no longer open.
     let narrowed = Scopes::parse(&claims.scope).narrowed_to(&client.scopes());
-    let said = [("client_id", grant.client_id.as_str()), ("role", user.role().as_str())];
+    let said = [
+        ("iss", claims.iss.as_str()),
+        ("aud", &claims.aud),
+        ("sub", &claims.sub),
+        ("cid", &claims.cid),
+        ("client_id", &grant.client_id),
+        ("scope", &claims.scope),
+        // That of the user now.
+        ("role", user.role().as_str()),
+    ];
     let said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let caller = caller(account, &user, &grant.client_id, Some(grant.id));
     let resource = (claims.aud != API).then_some(claims.aud);

@@ -170,6 +170,10 @@ impl ClientRow {
     pub fn may_redirect_to(&self, uri: &str) -> bool {
         let without_port = |uri: &str| {
             let mut url = Url::parse(uri).ok().filter(|url| url.scheme() == "http" && is_loopback(url))?;
+            // As it is written, but for a slash that may be left out: there are many ways to write one address.
+            if url.as_str().trim_end_matches('/') != uri.trim_end_matches('/') {
+                return None;
+            }
             url.set_port(None).ok()?;
             Some(url)
         };

@@ -50,7 +50,9 @@ impl Metadata {
         let wrong = |description: &str| Err(OAuthError::new("invalid_client_metadata", description));
         let is_web = |uri: &String| {
             let url = Url::parse(uri).ok();
-            is_redirect(uri) && url.is_some_and(|url| matches!(url.scheme(), "https" | "http"))
+            is_redirect(uri)
+                && !uri.contains(char::is_control)
+                && url.is_some_and(|url| matches!(url.scheme(), "https" | "http"))
         };
         if self.redirect_uris.is_empty()
             || self.redirect_uris.len() > MOST_REDIRECTS

@@ -34,7 +34,7 @@ impl NewSession {
     }
 
     /// The tenant and the lifetime in seconds.
-    pub(crate) fn check(&self) -> Result<(&str, i64)> {
+    pub fn check(&self) -> Result<(&str, i64)> {
         let tenant = self.tenant_id.as_deref().filter(|tenant| !tenant.is_empty());
         let tenant = tenant.ok_or_else(tenant_required)?;
         let ttl = match &self.ttl_seconds {
@@ -48,6 +48,7 @@ impl NewSession {
         if let Some(assistants) = &self.assistant_ids {
             checks.count("assistantIds", assistants.len(), MOST_ASSISTANTS);
         }
+        checks.metadata("metadata", &self.metadata);
         checks.finish()?;
         #[expect(clippy::cast_possible_truncation, reason = "it was brought within a small range")]
         Ok((tenant, ttl.clamp(SHORTEST_TTL, LONGEST_TTL) as i64))

@@ -75,6 +75,11 @@ impl ChatRow {
         }
     }
 
+    /// What was recalled in it.
+    pub fn recalled(&self) -> Vec<Object> {
+        self.noted.as_ref().map_or_else(Vec::new, |noted| memories_of(noted, "recalled"))
+    }
+
     /// Bytes of that.
     pub fn noted_bytes(&self) -> usize {
         self.noted.as_ref().map_or(0, |noted| noted.to_string().len())
@@ -115,6 +120,7 @@ impl ChatRow {
         let limit = self.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str::<Value>(of).ok());
         let resets_at = limit.and_then(|limit| limit["resetsAt"].as_i64()).map(Timestamp);
         Ok(Chat {
+            recalled_memories: self.recalled(),
             paused_until: resets_at,
             paused_reason: is_limited.then_some("TENANT_LIMIT_EXCEEDED"),
             handed_off: sub_thread.is_some(),
@@ -146,7 +152,6 @@ impl ChatRow {
             status: self.status,
             stop_reason: self.stop_reason,
             trigger_source: self.noted.as_ref().and_then(|noted| noted["trigger"].as_object().cloned()),
-            recalled_memories: self.noted.as_ref().map_or_else(Vec::new, |noted| memories_of(noted, "recalled")),
             core_memories: self.noted.as_ref().map_or_else(Vec::new, |noted| memories_of(noted, "core")),
         })
     }

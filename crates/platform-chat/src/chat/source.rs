@@ -1,9 +1,11 @@
+use std::collections::HashSet;
+
 use async_trait::async_trait;
-use platform_conversation::kept_history;
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_conversation::{Stored, kept_history};
+use platform_core::{AccountId, Error, Object, Result, Timestamp};
 use platform_db::Db;
 use platform_realtime::{Head, Source};
-use platform_runtime::{CallState, OpenCall, ToolCall};
+use platform_runtime::{CallState, OpenCall, Role, ToolCall};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
@@ -36,6 +38,9 @@ struct RealtimeChatHistory<'a> {
     /// The quota that is spent: `{message, blockingRule, current, limit, resetsAt}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_exceeded: Option<Value>,
+    /// What was recalled in the last turn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    recalled_memories: Vec<Object>,
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<bool>,
 }
@@ -58,6 +63,24 @@ impl<'a> PendingToolCall<'a> {
         };
         Some(Self { call: &open.call, kind })
     }
+}
+
+/// Those records of memory that the messages of the last turn brought; it begins with what the user said last.
+fn of_turn(mut recalled: Vec<Object>, bodies: &[String]) -> Result<Vec<Object>> {
+    if recalled.is_empty() {
+        return Ok(recalled);
+    }
+    let (mut uids, mut has_begun) = (HashSet::new(), false);
+    for body in bodies.iter().rev() {
+        let said = Stored::read(body)?;
+        if has_begun && said.role() != Role::User {
+            break;
+        }
+        has_begun |= said.role() == Role::User;
+        uids.insert(said.uid().to_owned());
+    }
+    recalled.retain(|record| record["messageUid"].as_str().is_some_and(|uid| uids.contains(uid)));
+    Ok(recalled)
 }
 
 /// Reads the committed state of one chat.
@@ -115,6 +138,7 @@ impl ChatSource {
             stop_reason: chat.stop_reason.as_deref(),
             error: chat.error.as_deref().filter(|_| !is_limited).and_then(|error| serde_json::from_str(error).ok()),
             limit_exceeded: chat.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str(of).ok()),
+            recalled_memories: of_turn(chat.recalled(), &bodies)?,
             truncated: Some(true),
         };
         let brief = Head::new(0, Timestamp(0), false, &state).map_err(Error::internal)?;

@@ -94,7 +94,8 @@ impl Intake {
         let mut given = std::mem::take(&mut message.files);
         let (mut item, mut request, mut body) =
             self.acceptance(caller, &assistant, &spec, message, source, &given).await?;
-        check_turn_tools(&self.toolbox, &caller.account, settings, &request, &spec).await?;
+        let payer = payer_of(caller, &assistant, &item);
+        check_turn_tools(&self.toolbox, &caller.account, settings, &request, &payer, &spec).await?;
         let mut files = Vec::new();
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.

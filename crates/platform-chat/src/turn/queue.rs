@@ -1,6 +1,6 @@
 //! Messages that wait: for the end of a turn, or for the end of a delay in which more may come.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use diesel::{
     dsl::sql,
@@ -15,7 +15,7 @@ use platform_conversation::{
 use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
 use platform_jobs::{
-    Run, When, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in,
+    FoundRun, Run, When, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in,
 };
 use platform_runtime::{Later, OpenCall};
 use serde_json::{Value, json};
@@ -402,57 +402,78 @@ pub(crate) struct StopOutcome {
 
 /// Stops the turn of a chat and discards what is queued; `None` when there is no such chat.
 pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp) -> Result<Option<StopOutcome>> {
-    let conversation = ConversationStore::of(account, uid);
-    let mut conn = db.conn().await?;
-    conn.transaction::<_, Error, _>(async |conn| {
-        let run = stop_in(conn, account, KIND, uid).await?;
-        let Some(chat) = repository::lock(conn, account, uid).await? else { return Ok(None) };
-        let status = chat.status();
-        // What is queued behind a quota is answered once there is room.
-        if status.is_terminal() && (chat.queued == 0 || chat.status == LIMIT_EXCEEDED) {
-            let message = "This chat has no turn to stop.";
-            return Err(Error::new(code::CHAT_NOT_PROCESSING, message).with("status", &chat.status));
-        }
-        let rows = conversation.queued(conn).await?;
-        let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
-        let rows = if status == Status::Buffering { joined(conn, conversation, rows).await? } else { rows };
-        conversation.empty_queue(conn).await?;
-        conversation.discard_files(conn, &uids).await?;
-        // A turn that nobody works ends here, and so does one whose messages all wait.
-        let ended = chat.turn_start == chat.message_count || run.as_ref().is_none_or(|run| run.idle);
-        let mut count = chat.message_count;
-        let now = now.max(Timestamp(chat.edited_ms));
-        if ended {
-            cancel_in(conn, account, KIND, uid).await?;
-            let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
-            let request: TurnRequest = serde_json::from_value(payload).unwrap_or_default();
-            let open = chat.open_calls()?;
-            let places: Vec<i32> = result_positions(count, &open).collect();
-            for (open, position) in open.into_iter().zip(places) {
-                abandon_in(conn, account, &open).await?;
-                let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", position, now)?;
-                conversation.insert(conn, &row).await?;
-                count += 1;
+    loop {
+        let mut conn = db.conn().await?;
+        let stopping = conn.transaction::<_, Error, _>(async |conn| {
+            // The run first, as a turn that ends does: neither waits for the other.
+            let run = stop_in(conn, account, KIND, uid).await?;
+            let Some(chat) = repository::lock(conn, account, uid).await? else { return Ok(ControlFlow::Break(None)) };
+            // A message was accepted in between: its run must stop, too.
+            if run.is_none() && !chat.status().is_terminal() {
+                return Ok(ControlFlow::Continue(()));
             }
+            let outcome = stop_turn_in(conn, ConversationStore::of(account, uid), run, &chat, now).await?;
+            Ok(ControlFlow::Break(Some(outcome)))
+        });
+        if let ControlFlow::Break(outcome) = stopping.await? {
+            return Ok(outcome);
         }
-        let otherwise = |ends, stays| if ended { ends } else { stays };
-        let stopped = diesel::update(by_uid(account.as_str(), uid)).set((
-            chats::queued.eq(0),
-            chats::message_count.eq(count),
-            chats::open_calls.eq(sql::<Nullable<Text>>(otherwise("NULL", "open_calls"))),
-            chats::revision.eq(chats::revision + 1),
-            chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
-            chats::status.eq(sql::<Text>(otherwise("'completed'", "status"))),
-            chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("'stopped_by_user'", "stop_reason"))),
-            chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
-            // The model that was asked, unless it has answered.
-            chats::llm.eq(sql::<Nullable<Text>>(otherwise("CASE WHEN provider IS NOT NULL THEN llm END", "llm"))),
-        ));
-        let revision: i64 = stopped.returning(chats::revision).get_result(conn).await?;
-        let discarded = rows.into_iter().map(|row| StoredJson::from_text(row.body)).collect();
-        Ok(Some(StopOutcome { run: run.map(|run| run.id), revision, discarded, ended }))
-    })
-    .await
+    }
+}
+
+/// Stops the turn of a chat that is locked together with its run.
+async fn stop_turn_in(
+    conn: &mut Conn,
+    conversation: ConversationStore<'_>,
+    run: Option<FoundRun>,
+    chat: &ChatRow,
+    now: Timestamp,
+) -> Result<StopOutcome> {
+    let (account, uid) = (conversation.account(), conversation.name());
+    let status = chat.status();
+    // What is queued behind a quota is answered once there is room.
+    if status.is_terminal() && (chat.queued == 0 || chat.status == LIMIT_EXCEEDED) {
+        let message = "This chat has no turn to stop.";
+        return Err(Error::new(code::CHAT_NOT_PROCESSING, message).with("status", &chat.status));
+    }
+    let rows = conversation.queued(conn).await?;
+    let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
+    let rows = if status == Status::Buffering { joined(conn, conversation, rows).await? } else { rows };
+    conversation.empty_queue(conn).await?;
+    conversation.discard_files(conn, &uids).await?;
+    // A turn that nobody works ends here, and so does one whose messages all wait.
+    let ended = chat.turn_start == chat.message_count || run.as_ref().is_none_or(|run| run.idle);
+    let mut count = chat.message_count;
+    let now = now.max(Timestamp(chat.edited_ms));
+    if ended {
+        cancel_in(conn, account, KIND, uid).await?;
+        let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
+        let request: TurnRequest = serde_json::from_value(payload).unwrap_or_default();
+        let open = chat.open_calls()?;
+        let places: Vec<i32> = result_positions(count, &open).collect();
+        for (open, position) in open.into_iter().zip(places) {
+            abandon_in(conn, account, &open).await?;
+            let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", position, now)?;
+            conversation.insert(conn, &row).await?;
+            count += 1;
+        }
+    }
+    let otherwise = |ends, stays| if ended { ends } else { stays };
+    let stopped = diesel::update(by_uid(account.as_str(), uid)).set((
+        chats::queued.eq(0),
+        chats::message_count.eq(count),
+        chats::open_calls.eq(sql::<Nullable<Text>>(otherwise("NULL", "open_calls"))),
+        chats::revision.eq(chats::revision + 1),
+        chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
+        chats::status.eq(sql::<Text>(otherwise("'completed'", "status"))),
+        chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("'stopped_by_user'", "stop_reason"))),
+        chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
+        // The model that was asked, unless it has answered.
+        chats::llm.eq(sql::<Nullable<Text>>(otherwise("CASE WHEN provider IS NOT NULL THEN llm END", "llm"))),
+    ));
+    let revision: i64 = stopped.returning(chats::revision).get_result(conn).await?;
+    let discarded = rows.into_iter().map(|row| StoredJson::from_text(row.body)).collect();
+    Ok(StopOutcome { run: run.map(|run| run.id), revision, discarded, ended })
 }
 
 /// Ends the thread that a call waits for.

@@ -106,7 +106,7 @@ pub(crate) async fn check(given: &ToolResponses, children: &ChildPool, account: 
         if response.role.as_ref().is_some_and(|role| !role.eq_ignore_ascii_case("tool")) {
             checks.issue(&format!("{path}.role"), "enum", "role must be tool");
         }
-        checks.bytes(&format!("{path}.content"), response.content.to_string().len(), MOST_CONTENT);
+        checks.content_bytes(&format!("{path}.content"), &response.content, MOST_CONTENT);
     }
     checks.finish()?;
     let lists = given.responses.iter().enumerate();

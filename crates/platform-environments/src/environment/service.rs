@@ -544,7 +544,9 @@ impl EnvironmentService for PgEnvironments {
         if let Some(stored) = stored {
             return serde_json::from_value(stored).map_err(Error::internal);
         }
-        let runtime = row.settings()?.sandbox_config.runtime;
+        let config = row.settings()?.sandbox_config;
+        self.check_backend(&config).await?;
+        let runtime = config.runtime;
         let mut known = self.clis.lock().await;
         if let Some(clis) = known.get(&runtime) {
             return Ok(clis.clone());

@@ -58,6 +58,13 @@ pub(crate) struct Starter<'a> {
     pub is_fresh: bool,
 }
 
+/// Why no other machine is started beside a live one.
+fn active(live: &SessionRow) -> Error {
+    let message = "The environment has a sandbox that runs; use it, stop it, or start with force, which loses what was not saved.";
+    let error = Error::new(code::SESSION_ACTIVE, message).with("sandboxId", &live.sandbox_id);
+    error.with("expiresAt", live.expires_ms)
+}
+
 impl PgEnvironments {
     /// Starts a machine, and returns when it takes commands; it is started to its end, whoever waits for it.
     pub(crate) async fn start_machine(
@@ -77,8 +84,15 @@ impl PgEnvironments {
         let config = &settings.sandbox_config;
         self.check_backend(config).await?;
         let session_id = String::from(Id::<SessionKind>::generate());
-        let place = self.machines.reserve(account, &session_id).ok_or_else(|| self.full())?;
         let tenant = request.tenant_id.clone().filter(|_| config.per_tenant_snapshots);
+        let place = match self.machines.reserve(account, &session_id) {
+            Some(place) => place,
+            None => {
+                // The machine whose place this one would take has one.
+                self.vacate(account, id, tenant.as_deref().unwrap_or_default(), request.force).await?;
+                self.machines.reserve(account, &session_id).ok_or_else(|| self.full())?
+            }
+        };
         let now = self.clock.now();
         let session = SessionRow {
             account_id: account.as_str().to_owned(),
@@ -124,7 +138,7 @@ impl PgEnvironments {
     }
 
     /// Whether machines of this kind are made here.
-    async fn check_backend(&self, config: &SandboxConfig) -> Result<()> {
+    pub(crate) async fn check_backend(&self, config: &SandboxConfig) -> Result<()> {
         let available = self.backend.runtimes().await.map_err(failed)?;
         if let Some(provider) = config.provider.as_deref().filter(|provider| *provider != self.backend.name()) {
             let message =
@@ -166,11 +180,19 @@ impl PgEnvironments {
             };
             drop(conn);
             if !request.force {
-                let message = "The environment has a sandbox that runs; use it, stop it, or start with force, which loses what was not saved.";
-                let error = Error::new(code::SESSION_ACTIVE, message).with("sandboxId", live.sandbox_id);
-                return Err(error.with("expiresAt", live.expires_ms));
+                return Err(active(&live));
             }
             self.take_over(&live).await?;
+        }
+    }
+
+    /// Ends the live session of a lane by `force`; `SESSION_ACTIVE` without.
+    async fn vacate(&self, account: &AccountId, environment: &str, lane: &str, force: bool) -> Result<()> {
+        let live = repository::live(&mut *self.db.conn().await?, account, environment, lane).await?;
+        match live {
+            Some(live) if force => self.take_over(&live).await,
+            Some(live) => Err(active(&live)),
+            None => Ok(()),
         }
     }
 
@@ -214,7 +236,11 @@ impl PgEnvironments {
             // Somebody took its place meanwhile.
             self.machines.remove(&live.session.sandbox_id);
             live.machine.end().await;
-            let message = "Another start, or a stop, took the place of this one meanwhile.";
+            let (environment, lane) = (&live.session.environment_id, &live.session.lane);
+            if let Some(other) = repository::live(&mut conn, &account, environment, lane).await? {
+                return Err(active(&other));
+            }
+            let message = "A stop ended this one meanwhile.";
             return Err(Error::new(code::SESSION_ACTIVE, message));
         }
         drop(conn);

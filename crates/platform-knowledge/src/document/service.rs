@@ -237,6 +237,12 @@ impl Resources for FolderResources {
     }
 }
 
+/// The number of a version as it is written; `VERSION_NOT_FOUND` for any other way to write one.
+fn number_of(version: &str) -> Result<i32> {
+    let number = version.parse::<i32>().ok().filter(|number| number.to_string() == version);
+    number.ok_or_else(|| not_found::version(version))
+}
+
 #[async_trait]
 impl DocumentService for PgKnowledge {
     async fn create(&self, caller: &Caller, new: NewDocument, once: Option<&Idempotency>) -> Result<Document> {
@@ -369,7 +375,7 @@ impl DocumentService for PgKnowledge {
     async fn version(&self, account: &AccountId, id: &Id<Document>, version: &str) -> Result<VersionText> {
         let row = self.found(account, id).await?;
         let conn = self.db.read().await?;
-        let number = version.parse().map_err(|_| not_found::version(version))?;
+        let number = number_of(version)?;
         let found = versions::find(conn.get(), account, &row, number).await?;
         let (version, markdown_content) = found.ok_or_else(|| not_found::version(version))?;
         Ok(VersionText { version, markdown_content })
@@ -386,7 +392,7 @@ impl DocumentService for PgKnowledge {
         let mut conn = self.db.conn().await?;
         let reverted = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
-            let number: i32 = version.parse().map_err(|_| not_found::version(version))?;
+            let number = number_of(version)?;
             let found = versions::find(conn, account, &row, number).await?;
             let (_, text) = found.ok_or_else(|| not_found::version(version))?;
             let document =

@@ -206,7 +206,8 @@ impl UsageService for PgTenantService {
             let current = tiers::lock(conn, account, tier).await?.ok_or_else(|| tier_not_found(tier))?;
             expected.check(current.version)?;
             if current.is_default || tiers::is_assigned(conn, account, tier).await? {
-                let message = "This tier is the default or somebody has it; give them another one first.";
+                let message =
+                    format!("The tier `{tier}` is the default or somebody has it; give them another one first.");
                 return Err(Error::new(code::TIER_IN_USE, message).with("isDefault", current.is_default));
             }
             tiers::delete(conn, account, tier).await

@@ -6,12 +6,13 @@ use platform_db::{Conn, Idempotency, in_progress};
 use platform_jobs::{Run, held_in};
 
 use crate::thread::{
-    AfterCommit, Threads,
+    Thread, Threads,
     change::messages::{Arrived, queue},
     change::request::NewApproval,
     change::state::{Source, ThreadState},
     facts::Pause,
     not_found,
+    read::list::queue_places,
     record::{Actor, Record},
     repository,
 };
@@ -26,7 +27,7 @@ pub(crate) enum Act {
 }
 
 impl Threads {
-    /// Does it, and tells what came of it.
+    /// Does it, and tells what came of it: the thread as that leaves it, and a repetition is told the same.
     pub(crate) async fn act(
         &self,
         account: &AccountId,
@@ -34,20 +35,27 @@ impl Threads {
         act: Act,
         by: Actor,
         once: Option<&Idempotency>,
-    ) -> Result<()> {
+    ) -> Result<Thread> {
         let now = self.ports.clock.now();
+        let sandbox_id = self.ports.environments.sandboxes(account, &[id.to_owned()]).await?.remove(id);
         let mut conn = self.ports.db.conn().await?;
         let acting = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = self.lock_in(conn, account, id, once).await?;
             let changed = self.act_in(conn, &mut record, act, by, now).await?;
-            self.commit_change_in(conn, &mut record, changed, once, now).await
+            let told = if changed { Some(self.commit_in(conn, &mut record, None, 0, now).await?) } else { None };
+            let place = queue_places(conn, account, std::slice::from_ref(&record)).await?.remove(id);
+            let thread = Thread { sandbox_id, ..record.into_thread(None, place)? };
+            if let Some(once) = once {
+                once.store(conn, 200, &thread).await?;
+            }
+            Ok((thread, told))
         });
-        let told = acting.await?;
+        let (thread, told) = acting.await?;
         drop(conn);
-        match told {
-            Some(told) => self.tell(&told).await,
-            None => Ok(()),
+        if let Some(told) = told {
+            self.tell(&told).await?;
         }
+        Ok(thread)
     }
 
     /// Whether it changed anything.
@@ -79,22 +87,6 @@ impl Threads {
                 Ok(true)
             }
         }
-    }
-
-    /// Stores an action, if it changed anything, and what a repetition is told: the thread as it is now.
-    async fn commit_change_in(
-        &self,
-        conn: &mut Conn,
-        record: &mut Record,
-        changed: bool,
-        once: Option<&Idempotency>,
-        now: Timestamp,
-    ) -> Result<Option<AfterCommit>> {
-        let told = if changed { Some(self.commit_in(conn, record, None, 0, now).await?) } else { None };
-        if let Some(once) = once {
-            once.store(conn, 200, &record.clone().into_thread(None, None)?).await?;
-        }
-        Ok(told)
     }
 
     /// Locks a thread to change it; once for each idempotency key.

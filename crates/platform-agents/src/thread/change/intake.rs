@@ -11,7 +11,7 @@ use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detache
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Hold, full_in, traceparent};
-use platform_runtime::{Refusal, Role};
+use platform_runtime::{Payer, Refusal, Role, Spender};
 use platform_tenants::Visit;
 
 use crate::thread::{
@@ -207,7 +207,14 @@ impl Threads {
             depth: order.depth,
             ..TurnRequest::default()
         };
-        check_turn_tools(&self.ports.toolbox, account, settings, &request, &spec).await?;
+        let payer = Payer {
+            account: account.clone(),
+            tenant_id: order.tenant_id.clone(),
+            subtenant_id: order.subtenant_id.clone(),
+            project_id: settings.project_id.clone(),
+            spender: Spender::Agent(agent.id.clone()),
+        };
+        check_turn_tools(&self.ports.toolbox, account, settings, &request, &payer, &spec).await?;
         let source = if order.source == Source::Api { "user" } else { order.source.as_str() };
         let source = if source == "cron" { "trigger" } else { source };
         let mut arrived = self.arrive(agent, &id, &order.message, source, request).await?;

@@ -11,15 +11,17 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_access::Place;
-use platform_core::{AccountId, Code, Error, Owner, Page, Period, Result, Session, Timestamp};
+use platform_core::{AccountId, Code, Error, Owner, Page, Period, Result, Timestamp};
 use platform_db::Conn;
+use platform_jobs::places;
 
 use crate::schema::{agents, threads};
 use crate::thread::{
+    KIND,
     change::request::unknown_state,
     change::state::ThreadState,
     model::ThreadFilter,
-    record::Record,
+    record::{Record, queued_reason},
     row::{PROJECT, ThreadRow, by_id},
 };
 
@@ -205,7 +207,7 @@ pub(crate) async fn tags(
 }
 
 /// Which of these agents are archived.
-pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]) -> Result<HashMap<String, bool>> {
+async fn archived(conn: &Conn, account: &AccountId, agents: &[String]) -> Result<HashMap<String, bool>> {
     let mut conn = conn;
     let rows: Vec<(String, bool)> = agents::table
         .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq_any(agents)))
@@ -213,6 +215,28 @@ pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]
         .load(&mut conn)
         .await?;
     Ok(rows.into_iter().collect())
+}
+
+/// Why those threads that are queued wait, and at which place, by their ids.
+pub(crate) async fn queue_places(
+    conn: &Conn,
+    account: &AccountId,
+    records: &[Record],
+) -> Result<HashMap<String, (&'static str, i64)>> {
+    let queued = records.iter().filter(|record| record.state == ThreadState::Queued);
+    let (subjects, agents): (Vec<String>, Vec<String>) =
+        queued.clone().map(|record| (record.id().to_owned(), record.agent_id().to_owned())).unzip();
+    if subjects.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let waits = places(conn, account, KIND, &subjects).await?;
+    let archived = archived(conn, account, &agents).await?;
+    let place = |record: &Record| {
+        let place = *waits.get(record.id())?;
+        let archived = archived.get(record.agent_id()).copied().unwrap_or(false);
+        Some((record.id().to_owned(), (queued_reason(place, archived), place.position)))
+    };
+    Ok(queued.filter_map(place).collect())
 }
 
 /// How many threads of each agent a tenant has.
@@ -273,15 +297,11 @@ pub(crate) async fn agent(conn: &Conn, account: &AccountId, id: &str) -> Result<
 }
 
 /// Whether a session's tenant has a thread of the agent.
-pub(crate) async fn is_known_to(conn: &Conn, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
+pub(crate) async fn is_known_to(conn: &Conn, account: &AccountId, agent: &str, tenant: &str) -> Result<bool> {
     let mut conn = conn;
-    let mut of_session = threads::table
+    let of_tenant = threads::table
         .filter(threads::account_id.eq(account.as_str()).and(threads::agent_id.eq(agent)))
-        .filter(threads::tenant_id.eq(&session.tenant_id))
-        .into_boxed();
-    if let Some(subtenant) = &session.subtenant_id {
-        of_session = of_session.filter(threads::subtenant_id.eq(subtenant));
-    }
-    let found: Option<String> = of_session.select(threads::id).first(&mut conn).await.optional()?;
+        .filter(threads::tenant_id.eq(tenant));
+    let found: Option<String> = of_tenant.select(threads::id).first(&mut conn).await.optional()?;
     Ok(found.is_some())
 }

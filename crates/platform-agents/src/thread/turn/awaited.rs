@@ -97,7 +97,7 @@ impl Threads {
         }
         checks.count("responses", given.responses.len(), MOST_RESPONSES);
         for (i, response) in given.responses.iter().enumerate().take(MOST_RESPONSES) {
-            checks.bytes(&format!("responses[{i}].content"), response.content.to_string().len(), MOST_CONTENT);
+            checks.content_bytes(&format!("responses[{i}].content"), &response.content, MOST_CONTENT);
         }
         checks.finish()?;
         let now = self.ports.clock.now();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{HandOff, SubAgentLauncher};
+use platform_conversation::{HAND_OFF_TOOLS, HandOff, SubAgentLauncher};
 use platform_core::{Error, Object, Result, run_detached};
 use platform_runtime::{Action, Later, Schema, Tool, ToolResult, TurnTool};
 use serde_json::{Value, json};
@@ -13,9 +13,6 @@ use crate::thread::{
     Threads, change::intake::ThreadSpec, change::state::Source, facts::Parent, model::ParentLink, repository,
 };
 use crate::{agent::ReadyAgent, code};
-
-/// The tool, and the other name it goes by.
-const NAMES: [&str; 2] = ["hand_off_subagent", "delegate_to_agent"];
 
 /// Offers agents to chats and threads.
 pub(crate) struct ThreadLauncher(pub Arc<Threads>);
@@ -39,16 +36,17 @@ impl SubAgentLauncher for ThreadLauncher {
         let (tool, action) =
             (tool(&agents), HandOffAction { threads: Arc::clone(&self.0), parent: parent.clone(), agents });
         let action: Arc<dyn Action> = Arc::new(action);
-        let needs_approval = parent.own_approvals.iter().any(|name| name == "*" || NAMES.contains(&name.as_str()));
+        let needs_approval =
+            parent.own_approvals.iter().any(|name| name == "*" || HAND_OFF_TOOLS.contains(&name.as_str()));
         let named = |name: &&str| TurnTool {
             tool: Tool { name: (*name).to_owned(), ..tool.clone() },
-            is_alias: *name != NAMES[0],
+            is_alias: *name != HAND_OFF_TOOLS[0],
             needs_approval,
             // A call makes its thread once, however often it is made.
             is_repeatable: true,
             action: Some(Arc::clone(&action)),
         };
-        Ok(NAMES.iter().map(named).collect())
+        Ok(HAND_OFF_TOOLS.iter().map(named).collect())
     }
 }
 
@@ -64,7 +62,7 @@ fn tool(agents: &[Arc<ReadyAgent>]) -> Tool {
     };
     let agents: Vec<String> = agents.iter().map(about).collect();
     Tool {
-        name: NAMES[0].to_owned(),
+        name: HAND_OFF_TOOLS[0].to_owned(),
         description: format!(
             "Hands a piece of work to another agent and gives its result. Say everything it must know.\n{}",
             agents.join("\n")

@@ -65,7 +65,10 @@ impl Work for ThreadTurns {
     }
 
     async fn claimed_in(&self, conn: &mut Conn, mut runs: Vec<Run>, now: Timestamp) -> Result<Vec<Run>> {
-        let wanted: Vec<_> = runs.iter().map(|run| (run.account(), run.subject.as_str(), run.attempt)).collect();
+        let wanted: Vec<_> = runs
+            .iter()
+            .map(|run| (run.account(), run.subject.as_str(), run.attempt.min(self.0.config.max_attempts)))
+            .collect();
         let moved = repository::take(conn, &wanted, now).await?;
         self.0.publish_moved_in(conn, &moved, (ThreadState::Queued, ThreadState::Processing), now).await?;
         runs.retain(|run| moved.iter().any(|moved| moved.id == run.subject));
@@ -522,8 +525,13 @@ impl EndedTurn {
         }
         let used = self.usage.tokens.input_tokens.saturating_sub(record.facts.turn.input_before);
         let (cause, state, reason) = outcome(&self.ending, &self.agent, used, &self.findings);
+        // What was written of an answer that failed is the last there is.
+        let result =
+            result(&self.ending).filter(|result| state == ThreadState::Completed || !result.message.is_empty());
+        if result.is_some() && !self.ending.is_blocked() {
+            record.facts.result = result;
+        }
         if state == ThreadState::Completed {
-            record.facts.result = result(&self.ending).or(record.facts.result.take());
             // What was said meanwhile is answered first.
             if is_awaited && append_queued(conn, record).await? {
                 return Ok(Next::Again);
