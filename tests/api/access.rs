@@ -134,6 +134,9 @@ async fn a_signed_key_only_mints_and_no_key_makes_a_wider_one() {
         (json!({"tenantId": "a/b"}), "VALIDATION_ERROR"),
         (json!({"tenantId": "tiers"}), "VALIDATION_ERROR"),
         (json!({"tenantId": "a", "assistantIds": ["nobody"]}), "ASSISTANT_NOT_FOUND"),
+        (json!({"assistantIds": ["nobody"]}), "TENANT_ID_REQUIRED"),
+        (json!({"tenantId": "a", "assistantIds": vec!["default"; 51]}), "VALIDATION_ERROR"),
+        (json!({"tenantId": "a", "metadata": {"x": "y".repeat(100_000)}}), "VALIDATION_ERROR"),
     ] {
         assert_eq!(app.post("/tenant-sessions", body).await.error(), code);
     }

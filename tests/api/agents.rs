@@ -171,6 +171,10 @@ async fn what_an_agent_cannot_be_is_refused_with_its_code() {
         let named = refused.body["details"]["issues"][0]["path"].as_str().unwrap_or_default();
         assert!(config.as_object().expect("an object").keys().any(|name| named.starts_with(name)) || named.is_empty());
     }
+    let stale = app.request(Method::PUT, &path).header("if-match", "\"77\"").json(&json!({"enabled": true}));
+    assert_eq!(app.send(stale).await.error(), "PRECONDITION_FAILED", "it is a part of the agent");
+    app.delete(&format!("/agents/{id}")).await;
+    assert_eq!(app.get(&path).await.error(), "AGENT_NOT_FOUND");
 }
 
 #[tokio::test]

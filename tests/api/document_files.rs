@@ -170,6 +170,9 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
     for (name, bytes, code) in [
         ("broken.pdf", b"%PDF-1.7\nnothing of a PDF".to_vec(), "EXTRACTION_FAILED"),
         ("broken.docx", b"PK\x03\x04 not an archive".to_vec(), "EXTRACTION_FAILED"),
+        ("empty.pdf", Vec::new(), "EXTRACTION_FAILED"),
+        ("none.pdf", b"\0\x01\x02garbage".to_vec(), "EXTRACTION_FAILED"),
+        ("deep.html", "<div>".repeat(50_000).into_bytes(), "EXTRACTION_FAILED"),
         ("long.txt", vec![b'x'; (5 << 20) + 1], "TEXT_TOO_LARGE"),
         ("latin.txt", [b"x".repeat(9000), b"\xe4".to_vec()].concat(), "EXTRACTION_FAILED"),
     ] {

@@ -193,6 +193,19 @@ async fn a_judge_that_fails_blocks_unless_it_may_stay_open() {
 }
 
 #[tokio::test]
+async fn what_is_redacted_is_not_kept_however_long_it_grows() {
+    let app = app().await;
+    let name = "n".repeat(64);
+    let grows = json!([{"name": name, "kind": "regex", "action": "redact", "config": {"patterns": ["a"]}}]);
+    guarded(&app, "grows", json!({"input": grows})).await;
+    let (turn, _) = ask(&app, "grows", &"a".repeat(60_000)).await;
+    assert_eq!(turn[0]["content"]["message"], format!("[REDACTED:{name}]"), "the whole of it");
+    guarded(&app, "any", json!({"input": [rule("prompt_injection", "block", json!({"threshold": 0}))]})).await;
+    let (turn, _) = ask(&app, "any", "hello").await;
+    assert_eq!(turn[1]["contentSource"], "guardrail", "every sum reaches nothing");
+}
+
+#[tokio::test]
 async fn rules_that_cannot_be_used_are_named() {
     let app = app().await;
     let cases = [

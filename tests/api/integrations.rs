@@ -11,6 +11,8 @@ use crate::support::{
     PROGRAM, UNBOUNDED, agent, app, app_with, app_with_tools, eventually, said, text, thread, thread_in,
 };
 
+const MASK: &str = "••••••••";
+
 /// A connector of an app at an address, with every way to connect.
 pub fn pack(url: &str) -> String {
     format!(
@@ -261,6 +263,16 @@ async fn accounts_connect_by_key_or_password_when_the_app_lets_them_in() {
         (&json!("active"), &json!(false), &json!("CRM"))
     );
     assert!(shown["connectedAt"].as_str().is_some_and(|at| at.ends_with('Z')), "{shown}");
+    // The mask keeps what is stored, and is nothing where nothing is.
+    let masked = json!({"authScheme": "API_KEY", "connectionId": id, "accountFields": {"key": MASK, "region": "us"}});
+    assert_eq!(connect(&app, masked).await.body["connected"], true);
+    let last = crm.requests("/api/me");
+    let last = last.last().expect("it was asked");
+    assert_eq!((last.header("x-key"), last.header("x-region")), ("good-key", "region-us"));
+    for (mode, fields, path) in [("API_KEY", "accountFields", "key"), ("OAUTH2", "appFields", "clientSecret")] {
+        let nothing = connect(&app, json!({"authScheme": mode, fields: {path: MASK}})).await;
+        assert_eq!(nothing.error(), "VALIDATION_ERROR", "{}", nothing.body);
+    }
     let basic = json!({"authScheme": "BASIC", "accountFields": {"username": "user", "password": "good-password"},
         "label": "Ops"});
     let basic = connect(&app, basic).await.body;
@@ -506,6 +518,9 @@ async fn a_tool_server_of_an_app_exposes_what_was_chosen_and_calls_with_its_conn
     let missing = app.post("/integrations/crm/servers", json!({"connectionId": "none"})).await;
     assert_eq!(missing.error(), "CONNECTION_NOT_FOUND");
     let made = app.post("/integrations/crm/servers", json!({"name": "Customers", "tools": ["note"]})).await;
+    let stale = format!("/integrations/servers/{}/tools", text(&made.body["_id"]));
+    let stale = app.request(Method::PATCH, &stale).header("if-match", "\"77\"").json(&json!({"all": true}));
+    assert_eq!(app.send(stale).await.error(), "PRECONDITION_FAILED");
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     let server = text(&made.body["_id"]);
     assert_eq!(
@@ -638,6 +653,15 @@ async fn a_connector_that_is_wrong_is_left_out_and_the_command_says_why() {
     let lines = String::from_utf8_lossy(&said.stdout).into_owned();
     assert_eq!(said.status.code(), Some(1), "{lines}");
     assert!(lines.contains(":3: baseUrl") && lines.contains(":5: API_KEY needs headers or query"), "{lines}");
+    let template = pack("https://crm.example").replace(
+        "endpoint: /api/notes\n",
+        "endpoint: /api/notes\n    bodyMode: advanced\n    bodyJsonTemplate: \"((( params\"\n",
+    );
+    std::fs::write(directory.join("template.yaml"), template).expect("a file");
+    let said = run(&["connectors", "check", &directory.join("template.yaml").display().to_string()]).await;
+    let lines = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.code() == Some(1) && lines.contains("tool `note`: bodyJsonTemplate"), "{lines}");
+    std::fs::remove_file(directory.join("template.yaml")).expect("a file");
     let good = directory.join("good.yml").display().to_string();
     let said = run(&["connectors", "check", &good]).await;
     assert!(said.status.success() && String::from_utf8_lossy(&said.stdout).contains("CRM is good"), "{said:?}");

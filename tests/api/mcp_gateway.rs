@@ -515,6 +515,7 @@ async fn hundreds_of_tools_are_found_described_and_called_through_three() {
     assert_eq!(denied["error"]["code"], -32602, "{denied}");
     let direct = called(&app, &key, "/few", "s__book_flight", json!({})).await.body;
     assert_eq!(direct["error"]["code"], -32602, "{direct}");
+    assert!(direct["error"]["message"].as_str().is_some_and(|text| text.ends_with("s__book_flight")), "{direct}");
     let audit = app.get(&format!("/mcp-gateway/audit?profileId={}", text(&few["_id"]))).await.body;
     assert_eq!(audit["total"], 6, "every call has a row, also one that searches: {audit}");
 }

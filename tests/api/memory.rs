@@ -58,6 +58,8 @@ async fn entries_are_kept_in_order_superseded_put_aside_and_never_come_back_unde
     ] {
         let made = app.post(core, body).await;
         assert_eq!((made.status, &made.body["deduped"]), (StatusCode::CREATED, &json!(false)), "{}", made.body);
+        let read = app.post(&format!("{core}&strict=true"), made.body["entry"].clone()).await;
+        assert_eq!((read.status, &read.body["deduped"]), (StatusCode::OK, &json!(true)), "{}", read.body);
         let made = &made.body["entry"];
         assert_eq!(
             (&made["section"], &made["source"], &made["readOnly"]),
@@ -271,6 +273,8 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     let recalled = &told["recalledMemories"][0];
     assert_eq!((&recalled["source"], &recalled["facts"]), (&json!("conversation_start"), &json!([])), "{told}");
     assert_eq!(recalled["query"], "Where is my cat on vacation?");
+    let realtime = app.get(&format!("/assistants/m/chats/{}/realtime", text(&told["chatUID"]))).await.body;
+    assert_eq!(realtime["recalledMemories"], told["recalledMemories"], "of this turn");
     assert_eq!(recalled["turns"][0]["content"], "My cat Mitzi is going to the vet for her holidays");
     assert_eq!(recalled["messageUid"], told["chatContent"][0]["uid"]);
     assert_eq!(told["tokenUsage"]["secondaryByOperation"]["embedding"]["calls"], 1);
@@ -293,7 +297,12 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     let sources: Vec<_> =
         searched["recalledMemories"].as_array().expect("some").iter().map(|of| of["source"].clone()).collect();
     assert_eq!(sources, ["conversation_start", "search_memory"], "{searched}");
+    let realtime = app.get(&format!("/assistants/m/chats/{}/realtime", text(&told["chatUID"]))).await.body;
+    assert_eq!(realtime["recalledMemories"], json!([searched["recalledMemories"][1]]), "of this turn alone");
     let found = &searched["recalledMemories"][1];
+    let calling =
+        searched["chatContent"].as_array().expect("messages").iter().rfind(|said| said["tool_calls"].is_array());
+    assert_eq!(found["messageUid"], calling.expect("a call")["uid"]);
     assert!(found["toolCallId"].is_string() && found["turns"].to_string().contains("Mitzi"), "{found}");
     assert!(!searched.to_string().contains("canary"), "{searched}");
 

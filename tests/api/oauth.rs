@@ -242,6 +242,22 @@ async fn what_is_asked_wrongly_goes_to_the_application_only_when_it_is_proven() 
     }
     let any_port = house.page(&[("redirect_uri", "http://127.0.0.1:49152/cb")]).await;
     assert_eq!(any_port.status, StatusCode::OK, "of a loopback address");
+    for other in
+        ["http://127.0.0.1:5/cb/../cb", "http://127.1:5/cb", "http://127.0.0.1:5\\cb", " http://127.0.0.1:5/cb"]
+    {
+        assert_eq!(house.page(&[("redirect_uri", other)]).await.status, StatusCode::BAD_REQUEST, "{other}");
+    }
+    // What no text can hold is nobody's.
+    for (path, body, status) in [
+        ("/oauth/token", "grant_type=refresh_token&client_id=%00&refresh_token=x", 401),
+        ("/oauth/authorize", "client_id=%00", 400),
+        ("/oauth/revoke", "token=%00", 200),
+    ] {
+        let form = house.app.anonymous(Method::POST, path).header("content-type", "application/x-www-form-urlencoded");
+        assert_eq!(house.app.send(form.body(body)).await.status.as_u16(), status, "{path}");
+    }
+    let empty = house.app.anonymous(Method::POST, "/oauth/revoke").header("content-type", "application/json");
+    assert_eq!(house.app.send(empty).await.status, StatusCode::OK, "there is nothing to revoke");
     let token = |body: Value| house.token(body);
     assert_eq!(token(json!({"grantType": "password"})).await.error(), "unsupported_grant_type");
     assert_eq!(token(json!({"grantType": "refresh_token"})).await.error(), "invalid_request");

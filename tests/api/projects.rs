@@ -248,8 +248,11 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
         ("/agents", json!({"name": "n", "projectId": private})),
         ("/tool-servers", json!({"name": "n", "url": "https://a.example", "projectId": private})),
     ] {
-        let refused = call(&app, &token, Method::POST, path, body).await;
+        let refused = call(&app, &token, Method::POST, path, body.clone()).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "PROJECT_FORBIDDEN"), "{path}");
+        let message = refused.body["message"].as_str().unwrap_or_default();
+        let names = [agent, assistant, server].iter().any(|id| message.contains(id.as_str()));
+        assert!(names || body.get("projectId").is_some(), "{path}: what it is about: {message}");
     }
     // Who sends a record back as it was changes nothing.
     let [free_agent, free_assistant, ..] = free;

@@ -667,6 +667,12 @@ async fn no_more_machines_run_than_the_server_lets_and_one_account_leaves_room()
     }
     let full = app.post(&format!("{}/sandbox/start", paths[3].0), json!({})).await;
     assert_eq!((full.status, full.error()), (StatusCode::CONFLICT, "SANDBOX_UNAVAILABLE"), "{}", full.body);
+    // One that takes the place of another needs no place of its own.
+    let live = app.post(&format!("{}/sandbox/start", paths[0].0), json!({})).await;
+    assert_eq!(live.error(), "SESSION_ACTIVE", "{}", live.body);
+    assert!(live.body["details"]["sandboxId"].is_string() && live.body["details"]["expiresAt"].is_number());
+    let other = started(&app, &paths[0].0, json!({"force": true})).await;
+    assert_ne!(live.body["details"]["sandboxId"], json!(other));
     let off = app_with(&[("PLATFORM_SANDBOX_BACKEND", "none")]).await;
     let (path, _) = environment(&off, json!({})).await;
     let none = off.post(&format!("{path}/sandbox/start"), json!({})).await;

@@ -174,6 +174,11 @@ async fn a_chat_hands_work_to_an_agent_and_goes_on_with_its_result() {
     let helper = agent(&app, settings).await;
     let assistant = json!({"identifier": "lead", "name": "Lead", "subagentsIds": [helper]});
     assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
+    for name in ["hand_off_subagent", "delegate_to_agent"] {
+        let tools = json!([{"type": "function", "function": {"name": name}}]);
+        let twice = app.post("/assistants/lead/messages", json!({"message": "x", "tools": tools})).await;
+        assert_eq!(twice.error(), "DUPLICATE_TOOL_NAME", "{name}");
+    }
     let work = format!("{}\nDone", hand_off(&helper, &json!("/tool hold\nDeep")));
     let chat = start_of(&app, "lead", &work).await;
     let mut frames = Frames::open_of(&app, "lead", &chat, false).await;

@@ -149,6 +149,20 @@ async fn tools_of_a_server_are_added_changed_renamed_and_taken_away() {
     let bare = app.post(&format!("{path}/tools"), tool("bare", "/", &json!({"endpoint": null}))).await;
     assert_eq!((bare.status, &bare.body["endpoint"]), (StatusCode::CREATED, &json!("")), "null is what was not given");
     assert_eq!(app.delete(&format!("{path}/tools/bare")).await.status, StatusCode::OK);
+    let nothing = json!({"function": {"name": "nothing", "parameters": null}, "endpoint": "/"});
+    assert_eq!(app.post(&format!("{path}/tools"), nothing).await.status, StatusCode::CREATED, "it takes nothing");
+    assert_eq!(app.delete(&format!("{path}/tools/nothing")).await.status, StatusCode::OK);
+    let missing = app.request(reqwest::Method::DELETE, &format!("{path}/tools/none")).header("if-match", "\"77\"");
+    assert_eq!(app.send(missing).await.error(), "TOOL_NOT_FOUND", "what is there is judged before its version");
+    // A name that many have goes on where its numbers end.
+    let named = async |given: Value| app.post("/tool-servers", given).await.body["identifier"].clone();
+    assert_eq!(
+        named(json!({"name": "Bulk", "identifier": "bulk-1000", "url": "https://a.example"})).await,
+        "bulk-1000"
+    );
+    for expected in ["bulk", "bulk-1001", "bulk-1002"] {
+        assert_eq!(named(json!({"name": "Bulk", "url": "https://a.example"})).await, expected);
+    }
     assert!(!app.get(&format!("{path}/tools/ping")).await.header("etag").is_empty());
     let again = app.post(&format!("{path}/tools"), tool("ping", "/ping", &json!({}))).await;
     assert_eq!(again.error(), "DUPLICATE_TOOL_NAME");
@@ -637,6 +651,8 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
                 "delete": {"operationId": "both", "parameters": [{"name": "id", "in": "query", "required": true, "schema": {"type": "string"}}]},
             },
             "/forms": {"post": {"operationId": "sendForm", "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": {"a": {"type": "string"}}}}}}}},
+            "/upload": {"post": {"operationId": "upload", "requestBody": {"content": {"multipart/form-data": {"schema": {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}}}}}}}},
+            "/lost": {"post": {"operationId": "lost", "requestBody": {"$ref": "#/components/requestBodies/None"}}},
             "/xml": {"post": {"operationId": "sendXml", "requestBody": {"required": true, "content": {"application/xml": {}}}}},
         },
     });
@@ -646,7 +662,7 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
     assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
     assert_eq!(
         (&made.body["name"], &made.body["identifier"], &made.body["toolCount"]),
-        (&json!("Pet Store"), &json!("pet-store"), &json!(6))
+        (&json!("Pet Store"), &json!("pet-store"), &json!(7))
     );
     let tools = made.body["toolDefinitions"].as_array().expect("tools").clone();
     let find = |name: &str| {
@@ -662,7 +678,8 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
     );
     let skipped: Vec<&Value> =
         made.body["skipped"].as_array().expect("a list").iter().map(|skipped| &skipped["operation"]).collect();
-    assert_eq!(skipped, ["headPets", "dropPet", "both", "sendXml"], "{}", made.body["skipped"]);
+    assert_eq!(skipped, ["lost", "headPets", "dropPet", "both", "sendXml"], "{}", made.body["skipped"]);
+    assert!(find("upload")["function"]["parameters"]["properties"]["file"]["properties"]["downloadUrl"].is_object());
     assert_eq!(find("once")["queryParametersKeys"], json!([]), "an argument stands in one place");
     let id = made.body["_id"].as_str().expect("an id");
     assert_eq!(test(&app, id, "tagPet", json!({"petId": 7, "body": ["x"]})).await["success"], true);
@@ -687,6 +704,7 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
         (json!({}), "VALIDATION_ERROR"),
         (json!({"spec": {"swagger": "2.0"}}), "VALIDATION_ERROR"),
         (json!({"spec": "a: [b"}), "VALIDATION_ERROR"),
+        (json!({"spec": "{a: ".repeat(50_000)}), "VALIDATION_ERROR"),
         (json!({"spec": {"openapi": "3.0.0", "paths": {}}}), "VALIDATION_ERROR"),
         (json!({"url": "http://10.0.0.1/spec.json"}), "URL_NOT_ALLOWED"),
         (json!({"url": format!("{}/missing", server.url())}), "UPSTREAM_ERROR"),

@@ -244,6 +244,17 @@ async fn a_long_result_is_kept_and_the_model_gets_its_beginning() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_turn_gets_all_of_it_however_long() {
+    let (app, server, _db) = app_with_tools(&[]).await;
+    let id = tool_server(&app, server.url(), &[tool("big", "/big/1040000", &json!({}))]).await;
+    helper(&app, &id, &json!({})).await;
+    let message = format!("{}/say THE REPLY", "/tool big\n".repeat(9));
+    let reply = ask(&app, json!({"message": message, "skipSummarization": true})).await;
+    assert_eq!(roles(&reply.body).len(), 12, "{:?}", roles(&reply.body));
+    assert_eq!(reply.body[11]["content"]["message"], "THE REPLY");
+}
+
+#[tokio::test]
 async fn a_secret_that_a_tool_echoes_reaches_neither_store_nor_model() {
     let (app, model) = app_with_model(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await;
     let server = FakeToolServer::start();

@@ -54,12 +54,13 @@ fn main() {
     runtime.block_on(async {
         let children = Children::of_this_program("child").expect("this program");
         a_warm_child_answers_again_and_again(&children).await;
+        a_child_that_somebody_ended_while_it_waited_is_replaced(&children).await;
         work_that_is_stuck_or_grows_is_killed_and_the_next_goes_on(&children).await;
         a_child_reaches_nothing_of_the_machine(&children).await;
         drop(children);
         a_dropped_future_takes_its_child_with_it(&Children::of_this_program("child").expect("this program")).await;
     });
-    println!("4 passed, 0 failed");
+    println!("5 passed, 0 failed");
 }
 
 async fn a_warm_child_answers_again_and_again(children: &Children) {
@@ -67,6 +68,18 @@ async fn a_warm_child_answers_again_and_again(children: &Children) {
         let input = vec![7; size];
         assert_eq!(children.run("echo", &input).await.expect("an answer"), input);
     }
+}
+
+async fn a_child_that_somebody_ended_while_it_waited_is_replaced(children: &Children) {
+    children.run("echo", b"warm").await.expect("an answer");
+    let of_ours = format!("/proc/self/task/{}/children", std::process::id());
+    let waiting = std::fs::read_to_string(of_ours).expect("the children of this process");
+    for pid in waiting.split_whitespace() {
+        std::process::Command::new("kill").args(["-KILL", pid]).status().expect("it runs");
+    }
+    // A killed child is gone for its parent once its pipe is closed.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(children.run("echo", b"next").await.expect("another child answers"), b"next");
 }
 
 async fn work_that_is_stuck_or_grows_is_killed_and_the_next_goes_on(children: &Children) {

@@ -72,6 +72,8 @@ pub struct Turn<'a> {
     screen: Option<Arc<Screen>>,
     shows_growth: bool,
     began: Timestamp,
+    /// The message of this lease whose calls are made.
+    calling: Option<String>,
     /// The time of its newest message, in milliseconds.
     newest: AtomicI64,
     /// A step is being committed.
@@ -101,6 +103,7 @@ impl<'a> Turn<'a> {
             findings: request.findings.clone(),
             asked: None,
             empty_answers: 0,
+            calling: None,
             told: ToldMemories::default(),
             ports,
             turn_store,
@@ -335,6 +338,11 @@ impl<'a> Turn<'a> {
             MessageRow::closed(&self.request.user_uid, uid, &open.call, code, position, now)
         };
         positions.into_iter().zip(open).map(row).collect()
+    }
+
+    /// Id of the message whose calls are made.
+    fn calling_uid(&self) -> String {
+        self.calling.clone().unwrap_or_else(|| self.live.uid())
     }
 
     /// The row of what the model says, after so many others.

@@ -60,7 +60,7 @@ impl Listener for Turn<'_> {
         for CallResult { call, result, .. } in results.iter_mut() {
             if let Some(record) = result.recalled.take() {
                 let now = self.ports.clock.now();
-                self.told.note_recalled(record, new_message_uid(), &self.live.uid(), Some(&call.id), now);
+                self.told.note_recalled(record, new_message_uid(), &self.calling_uid(), Some(&call.id), now);
             }
         }
         let Some(screen) = self.screen.clone().filter(|screen| screen.scan_tool_results) else {
@@ -69,7 +69,7 @@ impl Listener for Turn<'_> {
         let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
         let mut verdict = Verdict::Pass;
         for CallResult { result, .. } in results {
-            let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
+            let moment = Moment { message_uid: self.calling_uid(), now: self.ports.clock.now() };
             let text = std::mem::take(&mut result.text);
             let screening = screen.result(&*self.model, &spec, text, moment).await?;
             let screening = self.found(screening).await?;
@@ -92,6 +92,7 @@ impl Listener for Turn<'_> {
         self.conversation.usage.add(answer, self.ports.clock.now());
         let content = MessageContent { message: answer.text.clone(), ..MessageContent::default() };
         let row = self.row(0, content, None, Some(answer))?;
+        self.calling = Some(row.uid.clone());
         self.keep(vec![row], open, Some(&answer.model)).await
     }
 
