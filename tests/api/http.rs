@@ -47,6 +47,7 @@ async fn every_error_is_the_error_object_with_its_status_and_request_id() {
         (post(assistants, json_kind, "\u{feff}{}"), 400, "INVALID_JSON"),
         (post(assistants, json_kind, "{\"name\":\"a\",\"name\":\"b\"}"), 400, "INVALID_JSON"),
         (post(assistants, json_kind, "{\"name\":\"\\ud800\"}"), 400, "INVALID_JSON"),
+        (post(assistants, json_kind, "{\"name\":\"a\",\"zz\":\"\\udc00\\ud800\"}"), 400, "INVALID_JSON"),
         (post(assistants, json_kind, &deep), 400, "INVALID_JSON"),
         (post(assistants, json_kind, "{\"name\":\"a\\u0000\"}"), 400, "VALIDATION_ERROR"),
         (post(assistants, json_kind, "{\"name\":7}"), 400, "VALIDATION_ERROR"),

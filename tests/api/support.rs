@@ -427,6 +427,14 @@ async fn credentials_of(app: &TestApp, whose: &str) -> [String; 4] {
     ]
 }
 
+/// A webhook and a delivery to it.
+async fn delivery_of(app: &TestApp) -> [String; 2] {
+    let webhook = json!({"url": "https://93.184.216.34/", "events": ["sandbox.finished"], "description": "canary"});
+    let webhook = text(&app.post("/webhooks", webhook).await.body["_id"]);
+    let delivery = text(&app.post(&format!("/webhooks/{webhook}/test"), json!({})).await.body["id"]);
+    [webhook, delivery]
+}
+
 /// Makes one record of each kind, named after `whose` and holding the word `canary`; gives what to put for a
 /// placeholder of a path.
 pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> String + use<> {
@@ -485,9 +493,7 @@ pub async fn one_of_each_in(
     let document = text(&make("/documents", document).await["_id"]);
     let skill = text(&make("/skills/scaffold", json!({"name": "canary"})).await["folder"]["_id"]);
     let [hooks, connection, trigger, event] = event_of(app, &agent, project).await;
-    let webhook = json!({"url": "https://93.184.216.34/", "events": ["sandbox.finished"], "description": "canary"});
-    let webhook = text(&make("/webhooks", webhook).await["_id"]);
-    let delivery = text(&make(&format!("/webhooks/{webhook}/test"), json!({})).await["id"]);
+    let [webhook, delivery] = delivery_of(app).await;
     let profile =
         text(&make("/mcp-gateway/profiles", json!({"name": "canary", "slug": format!("{whose}-canary")})).await["_id"]);
     let grant = json!({"profileId": profile, "subjectType": "user", "subject": "canary"});

@@ -488,6 +488,12 @@ fn check_json(body: &[u8], too_large: Option<Code>) -> Result<()> {
     })
 }
 
+/// The UTF-16 code unit that a text begins with as an escape.
+fn escaped(text: &[u8]) -> Option<u32> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
 fn check_values(body: &[u8], path: &str, too_large: Option<Code>) -> Result<()> {
     const DEEPEST: usize = 64;
     let too_many = |reason| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {reason}."));
@@ -498,6 +504,13 @@ fn check_values(body: &[u8], path: &str, too_large: Option<Code>) -> Result<()> 
             (true, b'\\') => {
                 if body[at + 1..].starts_with(b"u0000") {
                     return Err(Error::invalid(path, "format", "Text must not contain the character NUL."));
+                }
+                if let Some(unit @ 0xd800..0xe000) = escaped(&body[at..]) {
+                    let is_paired = unit < 0xdc00 && matches!(escaped(&body[at + 6..]), Some(0xdc00..0xe000));
+                    if !is_paired {
+                        return Err(too_many("a text holds half of a character"));
+                    }
+                    at += 6;
                 }
                 at += 1;
             }

@@ -30,7 +30,7 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 /// An answer or an event of a server that says nothing else.
 const MOST_BYTES: usize = 10 << 20;
 /// The events of one answer together.
-const MOST_STREAMED: usize = 4 * MOST_BYTES;
+const MOST_STREAMED: usize = 2 * MOST_BYTES;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
 /// What is read of an answer that refuses.
