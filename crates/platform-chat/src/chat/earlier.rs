@@ -1,14 +1,17 @@
 //! What was said in the chats of a memory's bucket.
 
+use std::sync::LazyLock;
+
 use async_trait::async_trait;
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Bool, Integer, Nullable, Text},
+    sql_types::{BigInt, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result, Timestamp};
-use platform_db::Db;
+use platform_db::{Db, JsonStatement};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
+use serde::Serialize;
 
 /// Chats that are looked at, the newest.
 const MOST_CHATS: i64 = 100;
@@ -30,15 +33,38 @@ struct Said {
 }
 
 /// The chats of assistants of this name that are of the one with this id: an earlier one may have had the name.
-const NEWEST: &str = "WITH own AS (SELECT identifier, created_ms FROM assistants WHERE account_id = $1 AND id = $2), \
-    near AS (SELECT c.uid, c.created_ms FROM chats c, own WHERE c.account_id = $1 AND c.archived = ANY('{false,true}') \
-        AND c.tenant_id = $3 AND (NOT $5 OR c.subtenant_id IS NOT DISTINCT FROM $4) AND c.assistant = own.identifier \
-        AND c.created_ms >= own.created_ms AND c.uid <> $6 ORDER BY c.created_ms DESC LIMIT $7) \
-    SELECT near.uid AS chat, m.role, m.content, m.created_ms FROM near CROSS JOIN LATERAL (\
-        SELECT position, role, left(body #>> '{content,message}', $9) AS content, created_ms FROM messages \
-        WHERE account_id = $1 AND conversation = near.uid AND role IN ('user', 'assistant') \
-        ORDER BY position DESC LIMIT $8) m \
-    WHERE m.content <> '' ORDER BY near.created_ms DESC, near.uid, m.position LIMIT $10";
+static NEWEST: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
+                tenant text, subtenant text, is_of_end_user bool, but text, most bigint)),
+            own AS (SELECT identifier, created_ms FROM assistants
+                WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
+            near AS (SELECT c.uid, c.created_ms FROM chats c, own
+                WHERE c.account_id = (SELECT account FROM asked) AND c.archived = ANY('{{false,true}}')
+                    AND c.tenant_id = (SELECT tenant FROM asked) AND c.assistant = own.identifier
+                    AND (NOT (SELECT is_of_end_user FROM asked)
+                        OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
+                    AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
+                ORDER BY c.created_ms DESC LIMIT {MOST_CHATS})
+        SELECT near.uid AS chat, m.role, m.content, m.created_ms FROM near CROSS JOIN LATERAL (
+            SELECT position, role, left(body #>> '{{content,message}}', {MOST_SAID}) AS content, created_ms FROM messages
+            WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid AND role IN ('user', 'assistant')
+            ORDER BY position DESC LIMIT {MOST_MESSAGES}) m
+        WHERE m.content <> '' ORDER BY near.created_ms DESC, near.uid, m.position LIMIT (SELECT most FROM asked)"
+    )
+});
+
+/// What it is asked with.
+#[derive(Serialize)]
+struct Asked<'a> {
+    account: &'a str,
+    assistant: &'a str,
+    tenant: &'a str,
+    subtenant: Option<&'a str>,
+    is_of_end_user: bool,
+    but: &'a str,
+    most: i64,
+}
 
 /// Chats on PostgreSQL, as memory reads them.
 pub struct PgEarlierTurns(Db);
@@ -53,17 +79,16 @@ impl PgEarlierTurns {
 #[async_trait]
 impl EarlierTurns for PgEarlierTurns {
     async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
-        let said = diesel::sql_query(NEWEST)
-            .bind::<Text, _>(account.as_str())
-            .bind::<Text, _>(&of.assistant_id)
-            .bind::<Text, _>(&of.tenant_id)
-            .bind::<Nullable<Text>, _>(&of.subtenant_id)
-            .bind::<Bool, _>(of.is_of_end_user)
-            .bind::<Text, _>(but)
-            .bind::<BigInt, _>(MOST_CHATS)
-            .bind::<BigInt, _>(MOST_MESSAGES)
-            .bind::<Integer, _>(MOST_SAID)
-            .bind::<BigInt, _>(most.saturating_mul(4));
+        let asked = Asked {
+            account: account.as_str(),
+            assistant: &of.assistant_id,
+            tenant: &of.tenant_id,
+            subtenant: of.subtenant_id.as_deref(),
+            is_of_end_user: of.is_of_end_user,
+            but,
+            most: most.saturating_mul(4),
+        };
+        let said = JsonStatement::new(&NEWEST, &[asked])?;
         let conn = self.0.read().await?;
         let said: Vec<Said> = said.load(&mut conn.get()).await?;
         let mut turns: Vec<EarlierTurn> = Vec::new();
