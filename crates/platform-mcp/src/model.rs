@@ -426,7 +426,9 @@ pub struct GrantFilter {
 pub struct ProfileTool {
     /// Its exposed name, without the alias.
     pub name: String,
-    /// Its server; `null` of a platform tool.
+    /// Its server; a platform tool has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub tool_server_id: Option<String>,
     /// Its name there.
     pub tool: String,
@@ -542,7 +544,9 @@ pub struct AuditRow {
     pub subject: String,
     /// The profile.
     pub profile_id: String,
-    /// The tool server; `null` of a platform tool.
+    /// The tool server; a platform tool has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub tool_server_id: Option<String>,
     /// The exposed name of the tool.
     pub tool_name: String,
