@@ -127,6 +127,12 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
             "html",
             "# Title",
         ),
+        (
+            "script.html",
+            format!("<!-- {0} --><script>{0}</script><p>Only<br/> this</p>", "if (i<n) a<b;".repeat(3000)).into_bytes(),
+            "html",
+            "this",
+        ),
         ("Report.pdf", pdf("Quarterly figures rose"), "pdf", "Quarterly figures rose"),
         (
             "two.pdf",
@@ -173,6 +179,7 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
         ("empty.pdf", Vec::new(), "EXTRACTION_FAILED"),
         ("none.pdf", b"\0\x01\x02garbage".to_vec(), "EXTRACTION_FAILED"),
         ("deep.html", "<div>".repeat(50_000).into_bytes(), "EXTRACTION_FAILED"),
+        ("closed.html", "<div/></x>".repeat(50_000).into_bytes(), "EXTRACTION_FAILED"),
         ("long.txt", vec![b'x'; (5 << 20) + 1], "TEXT_TOO_LARGE"),
         ("latin.txt", [b"x".repeat(9000), b"\xe4".to_vec()].concat(), "EXTRACTION_FAILED"),
     ] {

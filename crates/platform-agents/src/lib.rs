@@ -17,12 +17,13 @@
 //!
 //! ```no_run
 //! # use platform_agents::*;
-//! # use platform_core::{Caller, Result};
+//! # use platform_core::{Caller, Id, Result};
 //! # async fn example(
 //! #     agents: &dyn AgentService, threads: &dyn ThreadService, caller: Caller, settings: AgentSettings, new: NewThread,
 //! # ) -> Result<()> {
 //! let agent = agents.create(&caller, settings, None).await?;
-//! let started = threads.start(&caller, &agent.id, new, None, false, None).await?;
+//! let id = Id::from(agent.id);
+//! let started = threads.start(&caller, &id, new, None, false, None).await?;
 //! # Ok(()) }
 //! ```
 

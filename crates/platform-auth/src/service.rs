@@ -166,8 +166,9 @@ impl AuthService for PgAuthService {
     }
 
     async fn create_account(&self, name: &str) -> Result<AccountRecord> {
+        let name = name.trim();
         let mut checks = Checks::default();
-        checks.length("name", name.trim(), 1..=200);
+        checks.length("name", name, 1..=200);
         checks.finish()?;
         let account = AccountRecord { id: AccountId::generate(), name: name.to_owned() };
         if account::insert(&mut *self.db.conn().await?, &account, self.clock.now()).await? {

@@ -77,8 +77,13 @@ async fn a_child_that_somebody_ended_while_it_waited_is_replaced(children: &Chil
     for pid in waiting.split_whitespace() {
         std::process::Command::new("kill").args(["-KILL", pid]).status().expect("it runs");
     }
-    // A killed child is gone for its parent once its pipe is closed.
-    std::thread::sleep(Duration::from_millis(50));
+    let is_gone = |pid: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+    };
+    while !waiting.split_whitespace().all(is_gone) {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(children.run("echo", b"next").await.expect("another child answers"), b"next");
 }
 

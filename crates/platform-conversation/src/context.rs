@@ -33,9 +33,9 @@ const COMPACT_TO: u64 = 30;
 const ATTACHMENT_TOKENS: u64 = 1500;
 /// So many bytes of a text document take a token, at the least.
 const BYTES_A_TOKEN: usize = 3;
-/// What an assistant that has something attached is told (contract 02 §6).
 /// Bytes of presets once their placeholders are filled.
 const MOST_FILLED: usize = 2 << 20;
+/// What an assistant that has something attached is told (contract 02 §6).
 const KNOWLEDGE_HINT: &str = "Documents are attached to you. Look for what you need in them with search_knowledge, read a \
     whole one with read_document, and say which document and heading an answer rests on.";
 /// Attached files of one prompt, newest first.
@@ -112,9 +112,10 @@ impl Context<'_> {
         if self.profile.settings.has_knowledge() {
             add_part(&mut attached, KNOWLEDGE_HINT);
         }
-        // The tool says who they are, a line each.
-        let hand_off = self.tools.iter().find(|tool| tool.tool.name == HAND_OFF_TOOLS[0]);
-        if let Some((_, agents)) = hand_off.and_then(|tool| tool.tool.description.split_once('\n')) {
+        // The tool says who they are, a line each; one of the client or of a server may have its name, never its place.
+        let has_agents = !self.profile.settings.subagents_ids.is_empty();
+        let hand_off = self.tools.iter().rfind(|tool| tool.tool.name == HAND_OFF_TOOLS[0] && tool.action.is_some());
+        if let Some((_, agents)) = hand_off.filter(|_| has_agents).and_then(|of| of.tool.description.split_once('\n')) {
             add_part(&mut attached, &format!("Sub-agents:\n{agents}"));
         }
         let state = self.request.application_state.as_ref();
@@ -498,7 +499,7 @@ fn fill(template: &str, params: &Value) -> Option<String> {
         rest = after;
     }
     filled.push_str(rest);
-    Some(filled)
+    Some(filled).filter(|filled| filled.len() <= MOST_FILLED)
 }
 
 #[cfg(test)]

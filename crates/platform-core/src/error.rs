@@ -259,17 +259,10 @@ impl From<diesel::result::Error> for Error {
             Db::DatabaseError(_, told) if PASSING.iter().any(|begin| told.message().starts_with(begin)) => {
                 Self::unavailable(error)
             }
-            Db::DatabaseError(_, told) if told.message().starts_with(NO_TEXT) => {
-                let message = "The request holds a character that no text can hold: NUL.";
-                Self::new(Code::VALIDATION_ERROR, message).because(error)
-            }
             _ => Self::internal(error),
         }
     }
 }
-
-/// How PostgreSQL begins to say that a text holds NUL.
-const NO_TEXT: &str = "invalid byte sequence for encoding";
 
 /// How PostgreSQL begins to say that it is going, coming, full, a standby, or that two wait for each other; Diesel passes
 /// no SQLSTATE on.

@@ -320,9 +320,10 @@ impl Egress {
 
     async fn once(&self, request: &Outgoing) -> Result<reqwest::Response, EgressError> {
         let client = self.made(&self.plain, Policy::none)?;
-        let builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+        let mut headers = request.headers.clone();
         // What is not said to be unwanted may come compressed (RFC 9110 §12.5.3).
-        let builder = builder.header(ACCEPT_ENCODING, "identity");
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let builder = client.request(request.method.clone(), request.url.clone()).headers(headers);
         let builder = match &request.body {
             Payload::Empty => builder,
             Payload::Bytes(bytes) => builder.body(bytes.clone()),

@@ -1,7 +1,7 @@
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use platform_child::ChildError;
-use platform_core::{AccountId, Checks, Error, Result, Timestamp};
+use platform_core::{AccountId, Checks, Result, Timestamp};
 use platform_runtime::{Answer, Catalog, ChildPool, Model, ModelSpec, Operation, ask, no_answer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -258,7 +258,7 @@ impl Screen {
                 Ok(())
             }
             // A text that cannot be judged is not let through.
-            Err(ChildError::TooLong | ChildError::TooLarge | ChildError::Busy) => {
+            Err(ChildError::TooLong | ChildError::TooLarge) => {
                 // What should have been redacted is not kept, either.
                 let redacts = rules.iter().find(|rule| rule.action == Action::Redact);
                 screened.text = redacts.map_or(given.text, |rule| mark(&rule.rule.name));
@@ -267,7 +267,7 @@ impl Screen {
                 screened.blocked = true;
                 Ok(())
             }
-            Err(error) => Err(Error::internal(error)),
+            Err(error) => Err(no_answer(error)),
         }
     }
 }

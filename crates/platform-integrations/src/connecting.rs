@@ -50,8 +50,8 @@ pub(crate) struct Prepared {
 }
 
 impl PgIntegrations {
-    /// What is connected again when nothing at all is said: the one connection of an app, when it is good no longer
-    /// and its user decides in a browser.
+    /// What is connected again when nothing is said of an account: the one connection of an app, when it is good no
+    /// longer and its user decides in a browser.
     pub(crate) async fn lost(
         &self,
         account: &AccountId,

@@ -7,7 +7,7 @@ use pdf_extract::{Error as PdfError, OutputError};
 use platform_child::{ChildError, Work};
 use platform_core::{AccountId, Code, Error, Result, run_blocking};
 use platform_files::{HEAD_BYTES, media_type};
-use platform_runtime::ChildPool;
+use platform_runtime::{ChildPool, no_answer};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -126,7 +126,8 @@ pub(crate) fn type_of_text(name: &str, head: &[u8]) -> Option<&'static str> {
     match media_type.as_str() {
         "application/pdf" => Some("pdf"),
         DOCX => Some("docx"),
-        _ if head.is_empty() && matches!(extension.as_str(), "pdf" | "docx") => type_of_text(name, &[0]),
+        _ if head.is_empty() && extension == "pdf" => Some("pdf"),
+        _ if head.is_empty() && extension == "docx" => Some("docx"),
         "application/octet-stream" => match extension.as_str() {
             // What is none within is a document that cannot be read.
             "pdf" => Some("pdf"),
@@ -187,9 +188,8 @@ pub(crate) async fn text_of_bytes(
         Ok(Answer::TooLarge) => Err(too_large()),
         Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
-        Err(ChildError::Failed(_) | ChildError::Busy) => {
-            Err(unreadable("it is damaged, or built such that reading it fails"))
-        }
+        Err(error @ ChildError::Busy) => return Err(no_answer(error)),
+        Err(ChildError::Failed(_)) => Err(unreadable("it is damaged, or built such that reading it fails")),
     })
 }
 

@@ -15,6 +15,18 @@ const HEAD: usize = 1024;
 const BLOCKS: [&str; 9] = ["h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "table"];
 /// Elements within each other.
 const MOST_NESTED: usize = 1000;
+/// How far an end is looked for among those that are open.
+const NEAR: usize = 64;
+/// What stands in them is no markup.
+const RAW: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
+/// Elements that need no end.
+const UNCLOSED: [&str; 28] = [
+    "area", "base", "br", "col", "colgroup", "dd", "dt", "embed", "hr", "img", "input", "li", "link", "meta",
+    "optgroup", "option", "p", "param", "rp", "rt", "source", "tbody", "td", "tfoot", "th", "thead", "tr", "wbr",
+];
+/// Elements that are open whatever their tag ends with.
+const BLOCKS_THAT_OPEN: [&str; 12] =
+    ["article", "aside", "blockquote", "center", "div", "dl", "main", "ol", "section", "span", "table", "ul"];
 /// Cells of a row; a wider one is cut.
 const MOST_CELLS: usize = 1000;
 
@@ -22,7 +34,7 @@ const MOST_CELLS: usize = 1000;
 pub(crate) fn html(bytes: &[u8]) -> Result<String, String> {
     let text = decoded(bytes).ok_or("it is neither text in UTF-8 nor in the encoding that it names")?;
     // Each element looks through all that it stands in.
-    if deepest(&text) > MOST_NESTED {
+    if is_too_deep(&text) {
         return Err(format!("it has more than {MOST_NESTED} elements within each other"));
     }
     let converter = HtmlToMarkdown::builder()
@@ -33,24 +45,46 @@ pub(crate) fn html(bytes: &[u8]) -> Result<String, String> {
     converter.convert(&text).map_err(|error| error.to_string())
 }
 
-/// How deep elements stand within each other, but for those that need no end.
-fn deepest(text: &str) -> usize {
-    const OPEN: [&str; 28] = [
-        "area", "base", "br", "col", "colgroup", "dd", "dt", "embed", "hr", "img", "input", "li", "link", "meta",
-        "optgroup", "option", "p", "param", "rp", "rt", "source", "tbody", "td", "tfoot", "th", "thead", "tr", "wbr",
-    ];
-    let (mut depth, mut deepest) = (0_usize, 0);
-    for tag in text.split('<').skip(1) {
-        let (name, ends) = tag.strip_prefix('/').map_or((tag, false), |name| (name, true));
-        let name = name.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_ascii_lowercase();
-        let is_closed = tag.split('>').next().is_some_and(|inside| inside.ends_with('/'));
-        if is_closed || !name.starts_with(|c: char| c.is_ascii_alphabetic()) || OPEN.contains(&name.as_str()) {
+/// Whether elements stand deeper within each other than they may, as far as their tags tell.
+fn is_too_deep(text: &str) -> bool {
+    let (mut open, mut rest): (Vec<String>, &str) = (Vec::new(), text);
+    while let Some((_, tag)) = rest.split_once('<') {
+        rest = tag;
+        if let Some(comment) = tag.strip_prefix("!--") {
+            rest = comment.split_once("-->").map_or("", |(_, after)| after);
             continue;
         }
-        depth = if ends { depth.saturating_sub(1) } else { depth + 1 };
-        deepest = deepest.max(depth);
+        let (name, ends) = tag.strip_prefix('/').map_or((tag, false), |name| (name, true));
+        let length = name.bytes().take_while(u8::is_ascii_alphanumeric).count();
+        let name = name[..length].to_ascii_lowercase();
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            continue;
+        }
+        if ends {
+            // Of those within reach alone: a page of ends that close nothing costs no more than that.
+            if let Some(at) = open.iter().rev().take(NEAR).position(|of| *of == name) {
+                open.truncate(open.len() - 1 - at);
+            }
+        } else if RAW.contains(&name.as_str()) {
+            let end = format!("</{name}");
+            let at = tag.char_indices().map(|(at, _)| at).find(|at| {
+                tag.as_bytes()[*at..].get(..end.len()).is_some_and(|text| text.eq_ignore_ascii_case(end.as_bytes()))
+            });
+            rest = at.map_or("", |at| &tag[at..]);
+        } else if !UNCLOSED.contains(&name.as_str()) && !is_closed(tag, &name) {
+            open.push(name);
+            if open.len() > MOST_NESTED {
+                return true;
+            }
+        }
     }
-    deepest
+    false
+}
+
+/// Whether a tag closes its element itself, as those of drawings may; of most of HTML the mark means nothing.
+fn is_closed(tag: &str, name: &str) -> bool {
+    let closes = tag.split('>').next().is_some_and(|inside| inside.ends_with('/'));
+    closes && !BLOCKS_THAT_OPEN.contains(&name)
 }
 
 fn decoded(bytes: &[u8]) -> Option<String> {

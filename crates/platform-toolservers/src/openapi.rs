@@ -54,7 +54,7 @@ pub(crate) struct Import {
 type Wrong = (String, String, String);
 
 const WORK: &str = "openapi";
-/// Lists and objects of YAML within each other.
+/// Brackets of YAML within each other.
 const MOST_NESTED: usize = 1000;
 
 /// What a child process does with descriptions.
@@ -499,8 +499,8 @@ fn as_files(property: &mut Value) {
             "required": ["downloadUrl"],
         });
         describe(property, description.as_str());
-    } else if property["type"] == "array" {
-        as_files(&mut property["items"]);
+    } else if let Some(items) = property.get_mut("items") {
+        as_files(items);
     }
 }
 

@@ -29,6 +29,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 const REFRESHES_AT_ONCE: usize = 8;
 const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
+/// One that is down is looked at so soon after it was read well, whatever it says of itself.
+const BEFORE_LOOK: Duration = Duration::from_secs(5);
 
 impl PgToolServerService {
     /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
@@ -72,14 +74,14 @@ impl PgToolServerService {
         Ok((shown, failure))
     }
 
-    /// Whether the server answered.
-    async fn refresh(&self, account: &AccountId, id: &str) -> bool {
+    /// Whether the server answered, and whether it is well.
+    async fn refresh(&self, account: &AccountId, id: &str) -> (bool, bool) {
         match self.fetch_tools(account, id).await {
-            Ok((_, failure)) => failure.is_none(),
-            Err(error) if error.code() == code::TOOL_SERVER_NOT_FOUND => true,
+            Ok((server, failure)) => (failure.is_none(), server.health.as_deref() == Some("ok")),
+            Err(error) if error.code() == code::TOOL_SERVER_NOT_FOUND => (true, false),
             Err(error) => {
                 warn!(server = id, %error, "The tools of an MCP server could not be stored.");
-                true
+                (true, false)
             }
         }
     }
@@ -114,6 +116,8 @@ struct Pace(HashMap<Changed, Paced>);
 
 struct Paced {
     next: Instant,
+    /// From when on it is looked at again, once, when it is down since it was read well.
+    looks_from: Option<Instant>,
     /// How long it is waited for a server that does not answer.
     wait: Duration,
 }
@@ -123,24 +127,26 @@ impl Pace {
     fn due(&mut self, server: &Changed, is_down: bool, now: Instant) -> Instant {
         // Who is quiet is forgotten.
         self.0.retain(|_, paced| paced.next + LONGEST_WAIT > now);
-        let paced = self.0.get(server).filter(|paced| !(is_down && paced.wait.is_zero()));
-        paced.map_or(now, |paced| paced.next.max(now))
+        let Some(paced) = self.0.get_mut(server) else { return now };
+        let looks_from = paced.looks_from.take_if(|_| is_down);
+        looks_from.unwrap_or(paced.next).max(now)
     }
 
     /// Notes that a server is being read: what it says from now on is heard a minute later.
     fn begin(&mut self, server: &Changed, now: Instant) {
-        let paced = self.0.entry(server.clone()).or_insert(Paced { next: now, wait: Duration::ZERO });
-        paced.next = now + BETWEEN_REFRESHES;
+        let paced = self.0.entry(server.clone()).or_insert(Paced { next: now, looks_from: None, wait: Duration::ZERO });
+        (paced.next, paced.looks_from) = (now + BETWEEN_REFRESHES, None);
     }
 
-    /// Notes that a server was read.
-    fn read(&mut self, server: &Changed, answered: bool, now: Instant) {
+    /// Notes that a server was read: whether it answered, and whether it is well.
+    fn read(&mut self, server: &Changed, (answered, is_well): (bool, bool), now: Instant) {
         let before = self.0.get(server).map(|paced| paced.wait);
         let paced = if answered {
-            Paced { next: now + BETWEEN_REFRESHES, wait: Duration::ZERO }
+            let looks_from = is_well.then_some(now + BEFORE_LOOK);
+            Paced { next: now + BETWEEN_REFRESHES, looks_from, wait: Duration::ZERO }
         } else {
             let wait = before.map_or(FIRST_WAIT, |wait| (2 * wait).clamp(FIRST_WAIT, LONGEST_WAIT));
-            Paced { next: now + wait, wait }
+            Paced { next: now + wait, looks_from: None, wait }
         };
         self.0.insert(server.clone(), paced);
     }
@@ -185,12 +191,12 @@ mod tests {
         assert_eq!(pace.due(&nagging, false, at(0)), at(0), "a quiet one is read at once");
         pace.begin(&nagging, at(0));
         assert_eq!(pace.due(&nagging, false, at(0)), at(60), "also while it is read");
-        pace.read(&nagging, true, at(0));
+        pace.read(&nagging, (true, true), at(0));
         assert_eq!([pace.due(&nagging, false, at(1)), pace.due(&nagging, false, at(61))], [at(60), at(61)]);
         let mut now = at(0);
         let waits: Vec<u64> = (0..11)
             .map(|_| {
-                pace.read(&away, false, now);
+                pace.read(&away, (false, false), now);
                 let due = pace.due(&away, false, now);
                 let wait = due - now;
                 now = due;
@@ -198,9 +204,14 @@ mod tests {
             })
             .collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
-        pace.read(&away, true, now);
-        assert_eq!(pace.due(&away, true, now), now, "one that was well is looked at as soon as it is down");
-        pace.read(&away, false, now);
+        pace.read(&away, (true, true), now);
+        assert_eq!(
+            pace.due(&away, true, now),
+            now + BEFORE_LOOK,
+            "one that was well is looked at soon after it is down"
+        );
+        assert_eq!(pace.due(&away, true, now), now + BETWEEN_REFRESHES, "once");
+        pace.read(&away, (false, false), now);
         assert_eq!(pace.due(&away, false, now), now + FIRST_WAIT, "whoever was well begins anew");
         pace.due(&away, false, now + LONGEST_WAIT + Duration::from_mins(2));
         assert!(pace.0.is_empty(), "who is quiet is forgotten");

@@ -192,10 +192,10 @@ pub(crate) async fn insert(conn: &mut Conn, row: &ServerRow) -> Result<bool> {
     Ok(inserted == 1)
 }
 
-/// The number after the largest that identifiers of this beginning have.
+/// The number after the largest of up to six digits that identifiers of this beginning have.
 pub(crate) async fn next_number(conn: &mut Conn, account: &AccountId, base: &str) -> Result<i64> {
-    let number = "coalesce(max(substring(identifier from '-([0-9]{1,9})$')::bigint), 1) + 1";
-    let numbered = sql::<Bool>("identifier ~ ('^' || ").bind::<Text, _>(base).sql(" || '-[0-9]{1,9}$')");
+    let number = "coalesce(max(substring(identifier from '-([0-9]{1,6})$')::bigint), 1) + 1";
+    let numbered = sql::<Bool>("identifier ~ ('^' || ").bind::<Text, _>(base).sql(" || '-[0-9]{1,6}$')");
     Ok(tool_servers::table
         .filter(tool_servers::account_id.eq(account.as_str()))
         .filter(numbered)

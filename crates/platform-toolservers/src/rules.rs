@@ -140,12 +140,9 @@ pub fn numbered(slug: &str, n: i64) -> String {
     if n == 1 {
         return slug.to_owned();
     }
-    format!("{}-{n}", stem(slug))
-}
-
-/// What stands before the number: there is room for nine digits.
-pub fn stem(slug: &str) -> &str {
-    &slug[..slug.len().min(LONGEST_IDENTIFIER - 10)]
+    let number = format!("-{n}");
+    let room = LONGEST_IDENTIFIER - number.len();
+    format!("{}{number}", &slug[..slug.len().min(room)])
 }
 
 pub(crate) fn masked(tools: &[ToolDefinition]) -> Result<Vec<Value>> {

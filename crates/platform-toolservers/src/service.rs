@@ -30,7 +30,7 @@ use crate::{
     repository::{self, ServerRow},
     rules::{
         aliased, identifier_taken, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
-        own_tools_only, position, slug, stem, switched,
+        own_tools_only, position, slug, switched,
     },
     secrets::KeptSecrets,
     server::{Server, UpstreamCredentials},
@@ -41,7 +41,9 @@ use crate::{
 /// Bytes of the servers that are remembered at once.
 const MOST_REMEMBERED: u64 = 96 << 20;
 /// Identifiers that are tried when the one made of the name is taken.
-const TRIES: usize = 20;
+const TRIES: i64 = 60;
+/// So many names are tried one after the other before it is asked which is free.
+const FEW: i64 = 20;
 
 /// Tool servers of an account, their tools, and calls to try them.
 #[async_trait]
@@ -336,14 +338,15 @@ impl PgToolServerService {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                row.identifier = given.clone().unwrap_or_else(|| base.clone());
-                let mut inserted = repository::insert(conn, &row).await?;
-                for _ in 0..TRIES {
+                let (mut inserted, mut n) = (false, 0);
+                for at in 1..=TRIES {
+                    // A name that many have goes on where its numbers end.
+                    n = if at == FEW { repository::next_number(conn, account, &base).await?.max(at) } else { n + 1 };
+                    row.identifier = given.clone().unwrap_or_else(|| numbered(&base, n));
+                    inserted = repository::insert(conn, &row).await?;
                     if inserted || given.is_some() {
                         break;
                     }
-                    row.identifier = numbered(&base, repository::next_number(conn, account, stem(&base)).await?);
-                    inserted = repository::insert(conn, &row).await?;
                 }
                 if !inserted {
                     return Err(identifier_taken(&row.identifier));

@@ -19,9 +19,9 @@ use super::integrations::{AppToolsQuery, shown_tools};
 use crate::module::Module;
 
 /// Tools, which are where their server is.
+const TOOL: Kind = Kind::of_account("tool");
 /// Groups of a list (contract 00 §4).
 const MOST_GROUPS: usize = 1000;
-const TOOL: Kind = Kind::of_account("tool");
 
 /// Tool servers.
 pub(crate) fn module(

@@ -368,6 +368,7 @@ impl AgentService for PgAgentService {
     }
 
     async fn evaluation_config(&self, account: &AccountId, id: &Id<Agent>) -> Result<EvaluationConfig> {
+        // Of one that was deleted its threads still know the settings; it has none any more.
         self.get(account, id).await?;
         let agent = self.ready(account, id, None).await?;
         let mut config = agent.settings.evaluation()?;

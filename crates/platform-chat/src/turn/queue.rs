@@ -33,6 +33,8 @@ use crate::{
 
 /// A delay that starts anew with each message ends after so many of itself (contract 02 §6).
 const LONGEST_DELAY: u32 = 3;
+/// A stop that finds a chat at work without its run looks again so often; then it ends the chat as it is.
+const MOST_STOPS: u32 = 5;
 /// So many messages are gathered where there is no queue.
 const MOST_BUFFERED: u32 = 100;
 
@@ -402,14 +404,16 @@ pub(crate) struct StopOutcome {
 
 /// Stops the turn of a chat and discards what is queued; `None` when there is no such chat.
 pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp) -> Result<Option<StopOutcome>> {
+    let mut tries = 0..MOST_STOPS;
     loop {
+        let is_last = tries.next().is_none();
         let mut conn = db.conn().await?;
         let stopping = conn.transaction::<_, Error, _>(async |conn| {
             // The run first, as a turn that ends does: neither waits for the other.
             let run = stop_in(conn, account, KIND, uid).await?;
             let Some(chat) = repository::lock(conn, account, uid).await? else { return Ok(ControlFlow::Break(None)) };
             // A message was accepted in between: its run must stop, too.
-            if run.is_none() && !chat.status().is_terminal() {
+            if run.is_none() && !chat.status().is_terminal() && !is_last {
                 return Ok(ControlFlow::Continue(()));
             }
             let outcome = stop_turn_in(conn, ConversationStore::of(account, uid), run, &chat, now).await?;

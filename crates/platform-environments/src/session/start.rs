@@ -88,8 +88,8 @@ impl PgEnvironments {
         let place = match self.machines.reserve(account, &session_id) {
             Some(place) => place,
             None => {
-                // The machine whose place this one would take has one.
-                self.vacate(account, id, tenant.as_deref().unwrap_or_default(), request.force).await?;
+                // The machine whose place this one would take may have one here.
+                self.vacate(account, id, tenant.as_deref().unwrap_or_default(), &request).await?;
                 self.machines.reserve(account, &session_id).ok_or_else(|| self.full())?
             }
         };
@@ -163,12 +163,8 @@ impl PgEnvironments {
         loop {
             let mut conn = self.db.conn().await?;
             let tenant = Some(session.lane.as_str()).filter(|lane| !lane.is_empty());
-            if !is_fresh
-                && !request.force_unsaved_snapshot
-                && snapshot::is_saving(&mut conn, &account, &environment, tenant).await?
-            {
-                let message = "What is on the machine is being saved; wait, or start with forceUnsavedSnapshot from what was saved before.";
-                return Err(Error::new(code::SNAPSHOT_SAVE_IN_PROGRESS, message));
+            if !is_fresh {
+                self.check_saved(&mut conn, &account, &environment, &session.lane, request).await?;
             }
             let current = snapshot::current(&mut conn, &account, &environment, tenant).await?;
             session.from_snapshot_id = current.filter(|_| !is_fresh).map(|snapshot| snapshot.id);
@@ -186,14 +182,37 @@ impl PgEnvironments {
         }
     }
 
-    /// Ends the live session of a lane by `force`; `SESSION_ACTIVE` without.
-    async fn vacate(&self, account: &AccountId, environment: &str, lane: &str, force: bool) -> Result<()> {
-        let live = repository::live(&mut *self.db.conn().await?, account, environment, lane).await?;
-        match live {
-            Some(live) if force => self.take_over(&live).await,
-            Some(live) => Err(active(&live)),
-            None => Ok(()),
+    /// Ends the live session of a lane by `force`, when its machine is one of this process: its place is free then.
+    /// `SESSION_ACTIVE` without, `SNAPSHOT_SAVE_IN_PROGRESS`.
+    async fn vacate(&self, account: &AccountId, environment: &str, lane: &str, request: &StartSandbox) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let Some(live) = repository::live(&mut conn, account, environment, lane).await? else { return Ok(()) };
+        if !request.force {
+            return Err(active(&live));
         }
+        self.check_saved(&mut conn, account, environment, lane, request).await?;
+        drop(conn);
+        if self.machines.get(&live.sandbox_id).is_some() {
+            self.take_over(&live).await?;
+        }
+        Ok(())
+    }
+
+    /// `SNAPSHOT_SAVE_IN_PROGRESS` while what is on the last machine of a lane is being saved, unless it may be lost.
+    async fn check_saved(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        environment: &str,
+        lane: &str,
+        request: &StartSandbox,
+    ) -> Result<()> {
+        let tenant = Some(lane).filter(|lane| !lane.is_empty());
+        if request.force_unsaved_snapshot || !snapshot::is_saving(conn, account, environment, tenant).await? {
+            return Ok(());
+        }
+        let message = "What is on the machine is being saved; wait, or start with forceUnsavedSnapshot from what was saved before.";
+        Err(Error::new(code::SNAPSHOT_SAVE_IN_PROGRESS, message))
     }
 
     async fn make(

@@ -37,13 +37,16 @@ impl Threads {
         once: Option<&Idempotency>,
     ) -> Result<Thread> {
         let now = self.ports.clock.now();
-        let sandbox_id = self.ports.environments.sandboxes(account, &[id.to_owned()]).await?.remove(id);
         let mut conn = self.ports.db.conn().await?;
         let acting = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = self.lock_in(conn, account, id, once).await?;
             let changed = self.act_in(conn, &mut record, act, by, now).await?;
             let told = if changed { Some(self.commit_in(conn, &mut record, None, 0, now).await?) } else { None };
             let place = queue_places(conn, account, std::slice::from_ref(&record)).await?.remove(id);
+            let sandbox_id = match record.environment_id() {
+                Some(_) => self.ports.environments.sandboxes(account, &[id.to_owned()]).await?.remove(id),
+                None => None,
+            };
             let thread = Thread { sandbox_id, ..record.into_thread(None, place)? };
             if let Some(once) = once {
                 once.store(conn, 200, &thread).await?;
