@@ -19,11 +19,10 @@
 //! # use platform_agents::*;
 //! # use platform_core::{Caller, Id, Result};
 //! # async fn example(
-//! #     agents: &dyn AgentService, threads: &dyn ThreadService, caller: Caller, settings: AgentSettings, new: NewThread,
+//! #     agents: &dyn AgentService, threads: &dyn ThreadService, caller: Caller, id: &Id<Agent>, new: NewThread,
 //! # ) -> Result<()> {
-//! let agent = agents.create(&caller, settings, None).await?;
-//! let id = Id::from(agent.id);
-//! let started = threads.start(&caller, &id, new, None, false, None).await?;
+//! let agent = agents.get(&caller.account, id).await?;
+//! let started = threads.start(&caller, id, new, None, false, None).await?;
 //! # Ok(()) }
 //! ```
 

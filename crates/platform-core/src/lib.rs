@@ -13,8 +13,8 @@
 //! struct Order;
 //! let id = Id::<Order>::generate();
 //! assert_eq!(Id::<Order>::parse(id.as_str()).unwrap(), id);
-//! let cost = Money::parse_decimal("0.25").unwrap();
-//! assert_eq!((cost + cost).to_string(), "0.5");
+//! let cost = Money::from_nanos(250_000_000);
+//! assert_eq!((cost + cost).nanos(), 500_000_000);
 //! assert_eq!(Timestamp(0).to_iso(), "1970-01-01T00:00:00.000Z");
 //! ```
 

@@ -10,7 +10,7 @@
 //! # use platform_docs::Docs;
 //! let docs = Docs::load(None).unwrap();
 //! assert!(docs.list().docs.iter().any(|page| page.filename == "API"));
-//! assert!(docs.html("API").unwrap().contains("<h1>"));
+//! assert!(docs.html("API").unwrap().contains("<h1"));
 //! assert_eq!(docs.markdown("../Cargo").unwrap_err().code().as_str(), "DOC_NOT_FOUND");
 //! ```
 

@@ -15,11 +15,11 @@
 //! # use platform_limits::{Rate, RateLimits};
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let limits = RateLimits::new(None);
-//! let rate = Rate::parse("2/min").unwrap();
+//! let rate = Rate::parse("2:2").unwrap();
 //! for _ in 0..2 {
-//!     assert!(limits.take("log-in ann", rate).await.unwrap().wait.is_none());
+//!     assert!(limits.take("log-in ann", rate).await.unwrap().allowed);
 //! }
-//! assert!(limits.take("log-in ann", rate).await.unwrap().wait.is_some());
+//! assert!(!limits.take("log-in ann", rate).await.unwrap().allowed);
 //! # });
 //! ```
 

@@ -13,11 +13,11 @@
 //! starts a process.
 //!
 //! ```no_run
-//! # use platform_core::{Caller, Result};
+//! # use platform_core::{AccountId, Object, Result};
 //! # use platform_toolservers::*;
-//! # async fn example(needs: ToolServerNeeds, caller: Caller, new: NewToolServer) -> Result<()> {
+//! # async fn example(needs: ToolServerNeeds, account: AccountId, given: Object) -> Result<()> {
 //! let servers = PgToolServerService::new(needs);
-//! let server = servers.create(&caller, new, None).await?;
+//! let server = servers.create(&account, given, None).await?;
 //! # Ok(()) }
 //! ```
 
