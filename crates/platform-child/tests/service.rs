@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use platform_child::{ChildError, Children, Work, serve};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 const MEMORY: u64 = 48 << 20;
 
@@ -75,14 +76,10 @@ async fn a_child_that_somebody_ended_while_it_waited_is_replaced(children: &Chil
     let of_ours = format!("/proc/self/task/{}/children", std::process::id());
     let waiting = std::fs::read_to_string(of_ours).expect("the children of this process");
     for pid in waiting.split_whitespace() {
-        std::process::Command::new("kill").args(["-KILL", pid]).status().expect("it runs");
-    }
-    let is_gone = |pid: &str| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-        stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
-    };
-    while !waiting.split_whitespace().all(is_gone) {
-        tokio::task::yield_now().await;
+        let pid = pid.parse().ok().and_then(Pid::from_raw).expect("the id of a process");
+        kill_process(pid, Signal::KILL).expect("it runs");
+        // Awaits the end of all its threads, and leaves the news of it to the parent's own look.
+        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("a child of this process");
     }
     assert_eq!(children.run("echo", b"next").await.expect("another child answers"), b"next");
 }
