@@ -1,8 +1,9 @@
-//! Other projects from npm and `PyPI`, as servers of tools, as OAuth clients and as an object store: `just real` installs
-//! them and runs these tests.
+//! Other projects from npm and `PyPI`, as servers of tools, as OAuth clients, as an object store and as a database:
+//! `just real` installs them and runs these tests.
 
 mod bucket;
 mod openapi;
+mod vectors;
 
 use std::{
     io::{BufRead, BufReader, Read},

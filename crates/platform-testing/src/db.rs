@@ -75,6 +75,11 @@ impl TestDb {
         Self { url: format!("{server} dbname={name}") }
     }
 
+    /// A database that something else has made, and that stays.
+    pub fn at(url: String) -> Self {
+        Self { url }
+    }
+
     /// Connection string.
     pub fn url(&self) -> &str {
         &self.url

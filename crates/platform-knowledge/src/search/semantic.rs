@@ -104,14 +104,18 @@ impl Vectors {
         let _place = self.places.acquire(account).await;
         let documents = listed(db, account, bounds).await?;
         let count: i64 = documents.iter().map(|document| i64::from(document.piece_count)).sum();
+        let most = usize::try_from(limit).unwrap_or(usize::MAX);
         if count > FEW && self.indexed.get() == Some(&vector.len()) {
             match by_index(db, account, model, &vector, bounds, limit).await {
-                Ok(found) => return Ok(found),
+                Ok(found) if found.len() >= most => {
+                    return Ok(found.into_iter().filter(|found| found.score > 0.0).collect());
+                }
+                // It looked at as much as it may, most of which is out of the bounds.
+                Ok(_) => {}
                 Err(error) => warn!(%error, "The index of vectors cannot be used; they are compared one by one."),
             }
         }
         let pieces = self.pieces(db, account, model, &documents, vector.len()).await?;
-        let most = usize::try_from(limit).unwrap_or(usize::MAX);
         let near = run_blocking(move || Ok(nearest(&vector, &pieces, most))).await?;
         found(db, account, &documents, &near).await
     }
@@ -266,7 +270,7 @@ async fn listed(db: &Db, account: &AccountId, bounds: &Bounds) -> Result<Vec<Lis
     Ok(bounds.bind(list, account).load(&mut *db.conn().await?).await?)
 }
 
-/// The same by an index of pgvector.
+/// The same by an index of pgvector, however far they are.
 async fn by_index(
     db: &Db,
     account: &AccountId,
@@ -296,7 +300,6 @@ async fn by_index(
     });
     let mut found: Vec<SearchResult> =
         found.await?.into_iter().map(|found| found.shown(|score| score)).collect::<Result<_>>()?;
-    found.retain(|found| found.score > 0.0);
     found.sort_by(|a, b| b.score.total_cmp(&a.score));
     Ok(found)
 }
