@@ -34,6 +34,45 @@ fn docx() -> Vec<u8> {
     )
 }
 
+/// A Word file with lists by numbering and by style, and with a table.
+fn packing_list() -> Vec<u8> {
+    let says = |text: &str| format!("<w:r><w:t>{text}</w:t></w:r>");
+    let numbered = |level: u8, text: &str| {
+        let list = format!(r#"<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="1"/></w:numPr>"#);
+        format!("<w:p><w:pPr>{list}</w:pPr>{}</w:p>", says(text))
+    };
+    let styled =
+        |style: &str, text: &str| format!(r#"<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr>{}</w:p>"#, says(text));
+    let cell = |text: &str| format!("<w:tc><w:p>{}</w:p></w:tc>", says(text));
+    let row = |a: &str, b: &str| format!("<w:tr>{}{}</w:tr>", cell(a), cell(b));
+    let body = [
+        numbered(0, "Coat"),
+        numbered(1, "Scarf"),
+        format!("<w:p>{}</w:p>", says("Then:")),
+        styled("ListNumber", "Lock the door"),
+        styled("ListNumber", "Leave"),
+        styled("ListBullet2", "Quietly"),
+        format!("<w:tbl>{}{}</w:tbl>", row("Thing", "Price"), row("Coat", "80")),
+    ];
+    let level = |level: u8, kind: &str| {
+        format!(r#"<w:lvl w:ilvl="{level}"><w:numFmt w:val="{kind}"/><w:lvlText w:val="x"/></w:lvl>"#)
+    };
+    let numbering = format!(
+        r#"<?xml version="1.0"?><w:numbering xmlns:w="{WORD}"><w:abstractNum w:abstractNumId="0">{}{}</w:abstractNum>
+        <w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num></w:numbering>"#,
+        level(0, "bullet"),
+        level(1, "decimal")
+    );
+    let document =
+        format!(r#"<?xml version="1.0"?><w:document xmlns:w="{WORD}"><w:body>{}</w:body></w:document>"#, body.concat());
+    docx_with(&document, &[("word/numbering.xml", numbering.as_bytes())])
+}
+
+/// What it says.
+const PACKED: &str = "- Coat\n  1. Scarf\n\nThen:\n\n1. Lock the door\n2. Leave\n  - Quietly\n\n\
+    | Thing | Price |\n| --- | --- |\n| Coat | 80 |";
+const WORD: &str = "http://schemas.openxmlformats.org/wordprocessingml/2006/main";
+
 /// A Word file with that in its body.
 pub fn docx_of(body: &str) -> Vec<u8> {
     let document = format!(
@@ -146,6 +185,7 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
             "# Page 2\n\nan example of it",
         ),
         ("Letter.docx", docx(), "docx", "# Terms\n\nPay within **ten** days."),
+        ("Packing.docx", packing_list(), "docx", PACKED),
     ] {
         let made = upload(&app, name, bytes, &[("tags", "a, b")]).await;
         assert_eq!(made.status, StatusCode::CREATED, "{name}: {}", made.body);

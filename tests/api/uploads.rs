@@ -291,6 +291,12 @@ async fn a_file_of_a_tenant_is_sent_by_that_tenant_alone_and_what_it_says_reache
         let refused = say(credential, more).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"), "{who}");
     }
+    // However its address is spelled.
+    let url = text(&file.body["downloadUrl"]);
+    for spelled in [url.replace("http", "HTTP"), url.replace("/f/", "/%66/"), url.replace("/f/", "/x/../f/")] {
+        let refused = say(&evil, json!({"files": [{"name": "notes", "downloadUrl": spelled}]})).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"), "{spelled}");
+    }
     for (who, credential, more) in [
         ("its end user", ann.as_str(), json!({})),
         ("its tenant", &acme, json!({})),

@@ -99,7 +99,7 @@ impl FileFetcher {
         for (i, file) in files.iter_mut().enumerate() {
             let told = match self.files.token_of(&file.download_url) {
                 Some(token) => {
-                    let found = self.files.find_for(account, owner, token).await;
+                    let found = self.files.find_for(account, owner, &token).await;
                     Some(found.map_err(|error| error.at(&path(i)))?.file_type)
                 }
                 None => {
@@ -123,7 +123,7 @@ impl FileFetcher {
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 match self.files.token_of(&file.download_url) {
                     Some(token) => {
-                        let read = self.read(account, owner, token.to_owned(), file).await;
+                        let read = self.read(account, owner, token, file).await;
                         read.map_err(|error| error.at(&path(i)))
                     }
                     None => fetch(egress, &path(i), file).await,

@@ -17,7 +17,7 @@
 //! let files = PgFileService::new(&db, clock, store, "https://platform.example");
 //! let file = files.create(&account, new, None).await?;
 //! let token = files.token_of(&file.download_url).expect("ours");
-//! let bytes = files.download(token).await?;
+//! let bytes = files.download(&token).await?;
 //! # Ok(()) }
 //! ```
 

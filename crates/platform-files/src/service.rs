@@ -5,10 +5,11 @@ use aws_lc_rs::rand;
 use bytes::{Bytes, BytesMut};
 use diesel_async::AsyncConnection;
 use futures_util::TryStreamExt;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use platform_core::{AccountId, Clock, Code, Error, Id, Owner, Page, Result, Timestamp, millis, run_blocking};
 use platform_db::{Conn, Db, Idempotency};
 use tracing::{info, warn};
+use url::Url;
 
 use crate::{
     code,
@@ -106,10 +107,12 @@ impl PgFileService {
         Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", most))
     }
 
-    /// The token in an address that is ours.
-    pub fn token_of<'u>(&self, url: &'u str) -> Option<&'u str> {
-        let rest = url.strip_prefix(&self.public_url)?.strip_prefix("/f/")?;
-        rest.split(['/', '?', '#']).next()
+    /// The token in an address that is ours, however it is spelled.
+    pub fn token_of(&self, url: &str) -> Option<String> {
+        let (url, ours) = (Url::parse(url).ok()?, Url::parse(&self.public_url).ok()?);
+        let path = percent_decode_str(url.path()).decode_utf8().ok()?;
+        let rest = path.strip_prefix(ours.path().trim_end_matches('/'))?.strip_prefix("/f/")?;
+        (url.origin() == ours.origin()).then(|| rest.split('/').next().unwrap_or_default().to_owned())
     }
 
     /// A file by the token in its address, when whoever acts for `owner` may use it (contract 07): one of a tenant is

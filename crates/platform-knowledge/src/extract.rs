@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     document::{IndexingError, MOST_TEXT},
+    docx::docx,
     html::html,
     skill::unpack,
 };
@@ -90,16 +91,6 @@ fn whole_words(page: &str) -> String {
         }
     }
     whole
-}
-
-fn docx(bytes: &[u8]) -> std::result::Result<String, String> {
-    let document = undoc::parse_bytes(bytes).map_err(|error| error.to_string())?;
-    let options = undoc::render::RenderOptions {
-        max_heading_level: 6,
-        preserve_line_breaks: true,
-        ..undoc::render::RenderOptions::default()
-    };
-    undoc::render::to_markdown(&document, &options).map_err(|error| error.to_string())
 }
 
 /// Which of the types that can be read a file is, by its content first; `UNSUPPORTED_MEDIA_TYPE` for any other.

@@ -69,7 +69,7 @@ impl FileTools {
     async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let url = text(call, "downloadUrl");
         if let Some(token) = self.files.token_of(url) {
-            let file = self.files.find_for(call.account, &call.scope.owner(), token).await?;
+            let file = self.files.find_for(call.account, &call.scope.owner(), &token).await?;
             let head = self.files.bytes(call.account, &file, HEAD_BYTES as u64).await?;
             let all = self.files.bytes(call.account, &file, u64::MAX);
             return self.text_of(call, &file.name, &head, all).await;

@@ -27,6 +27,7 @@
 
 pub mod code;
 mod document;
+mod docx;
 mod extract;
 mod file_tools;
 mod folder;

@@ -165,7 +165,7 @@ impl PgSpeech {
             }
             Recording::Url(url) => {
                 if let Some(token) = files.token_of(url) {
-                    let file = files.find_for(account, owner, token).await?;
+                    let file = files.find_for(account, owner, &token).await?;
                     return files.bytes(account, &file, u64::MAX).await;
                 }
                 let fetched = egress.of(account).get(url).await.map_err(|error| error.into_error("audioUrl"))?;

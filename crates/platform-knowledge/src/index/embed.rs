@@ -26,6 +26,8 @@ use crate::{
 const BATCH: usize = 64;
 /// Documents that are queued at once when the model is another one.
 const TOGETHER: i64 = 1000;
+/// How often it is looked whether there is an index of the vectors, until there is one.
+const LOOK: Duration = Duration::from_mins(1);
 
 #[derive(QueryableByName)]
 struct Missing {
@@ -182,7 +184,7 @@ pub async fn keep(knowledge: Arc<PgKnowledge>) {
         if let Err(error) = knowledge.vectors.keep_index(&knowledge.db, &model).await {
             warn!(%error, "No index of vectors could be made; they are compared one by one.");
         }
-        tokio::time::sleep(Duration::from_hours(1)).await;
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -182,13 +182,15 @@ impl Vectors {
         let Some(dimensions) = dimensions.filter(|dimensions| (1..=MOST_INDEXED.1).contains(dimensions)) else {
             return Ok(());
         };
-        if conn.batch_execute("CREATE EXTENSION IF NOT EXISTS vector").await.is_err() {
-            return Ok(());
-        }
         #[derive(QueryableByName)]
         struct Ready {
             #[diesel(sql_type = Bool)]
             ready: bool,
+        }
+        let has = "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AS ready";
+        let has: Ready = diesel::sql_query(has).get_result(&mut conn).await?;
+        if !has.ready || conn.batch_execute("CREATE EXTENSION IF NOT EXISTS vector").await.is_err() {
+            return Ok(());
         }
         // One process makes it; one that was broken off while it was made is made anew.
         let name = format!("chunk_vectors_{}", &sha256_hex(format!("{model} {dimensions}"))[..12]);
@@ -238,9 +240,10 @@ async fn read(
     (model, dimensions): (&str, usize),
     ids: &[&str],
 ) -> Result<HashMap<String, Pieces>> {
-    const READ: &str = "SELECT c.document_id, c.position, v.embedding FROM chunks c \
-        JOIN chunk_vectors v ON v.account_id = c.account_id AND v.document_id = c.document_id AND v.model = $3 \
-            AND v.text_hash = c.text_hash \
+    // Each vector by its own key, whatever the planner knows of young tables.
+    const READ: &str = "SELECT c.document_id, c.position, v.embedding FROM chunks c CROSS JOIN LATERAL (\
+            SELECT embedding FROM chunk_vectors WHERE account_id = c.account_id AND document_id = c.document_id \
+                AND model = $3 AND text_hash = c.text_hash LIMIT 1) v \
         WHERE c.account_id = $1 AND c.document_id = ANY($2) ORDER BY c.document_id, c.position";
     let rows = diesel::sql_query(READ).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(ids);
     let mut conn = db.conn().await?;
