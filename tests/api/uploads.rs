@@ -293,7 +293,8 @@ async fn a_file_of_a_tenant_is_sent_by_that_tenant_alone_and_what_it_says_reache
     }
     // However its address is spelled.
     let url = text(&file.body["downloadUrl"]);
-    for spelled in [url.replace("http", "HTTP"), url.replace("/f/", "/%66/"), url.replace("/f/", "/x/../f/")] {
+    let inside = url.replace("/f/", "/x/../f/");
+    for spelled in [url.replace("http", "HTTP"), url.replace("/f/", "/%66/"), inside, format!("{url}%ff")] {
         let refused = say(&evil, json!({"files": [{"name": "notes", "downloadUrl": spelled}]})).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"), "{spelled}");
     }

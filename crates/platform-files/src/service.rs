@@ -110,7 +110,7 @@ impl PgFileService {
     /// The token in an address that is ours, however it is spelled.
     pub fn token_of(&self, url: &str) -> Option<String> {
         let (url, ours) = (Url::parse(url).ok()?, Url::parse(&self.public_url).ok()?);
-        let path = percent_decode_str(url.path()).decode_utf8().ok()?;
+        let path = percent_decode_str(url.path()).decode_utf8_lossy();
         let rest = path.strip_prefix(ours.path().trim_end_matches('/'))?.strip_prefix("/f/")?;
         (url.origin() == ours.origin()).then(|| rest.split('/').next().unwrap_or_default().to_owned())
     }

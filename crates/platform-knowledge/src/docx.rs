@@ -19,11 +19,11 @@ fn list_by_style(blocks: &mut [Block]) {
     // Of the numbered items so far, by level.
     let mut numbers: Vec<u32> = Vec::new();
     for block in blocks {
-        let Block::Paragraph(paragraph) = block else {
-            numbers.clear();
-            continue;
+        let item = match block {
+            Block::Paragraph(paragraph) => list_of_style(paragraph).map(|list| (paragraph, list)),
+            _ => None,
         };
-        let Some((list_type, level)) = list_of_style(paragraph) else {
+        let Some((paragraph, (list_type, level))) = item else {
             numbers.clear();
             continue;
         };
