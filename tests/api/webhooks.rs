@@ -206,7 +206,7 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
     let only = received(&server, "/echo/acme", |sent| !sent.is_empty()).await;
     assert_eq!((only.len(), &only[0].json()["data"]["chatUID"]), (1, &json!("c1")));
     let all = all_stand(&app, &plain, expected.len(), "succeeded").await;
-    assert!(all.iter().all(|of| of["attempts"].as_array().is_some_and(|attempts| attempts.len() == 1)));
+    assert!(all.iter().all(|of| of["attempts"].as_array().is_some_and(|attempts| attempts.len() == 1)), "{all:?}");
     assert_eq!(all[0]["attempts"][0]["statusCode"], 200);
     let failed = app.get(&format!("{content}/deliveries?status=FAILED")).await.body;
     assert_eq!((&failed["total"], &failed["items"]), (&json!(0), &json!([])));

@@ -23,6 +23,8 @@ use url::{Host, Url};
 use crate::{EgressRules, code, judge::shown};
 
 const CONNECT: Duration = Duration::from_secs(10);
+/// Many servers close a connection that was idle for 5 s; what is sent on it at that moment is lost.
+const MOST_IDLE: Duration = Duration::from_secs(4);
 /// Longest reading of an address, waiting for a place included.
 const LONGEST_READ: Duration = Duration::from_secs(30);
 const LOOKUP: Duration = Duration::from_secs(1);
@@ -365,6 +367,7 @@ impl Egress {
 fn build(rules: &Arc<EgressRules>, redirects: Policy) -> Result<reqwest::Client, EgressError> {
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT)
+        .pool_idle_timeout(MOST_IDLE)
         .redirect(redirects)
         .no_proxy()
         .dns_resolver(Judged(Arc::clone(rules)))
