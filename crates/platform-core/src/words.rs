@@ -6,16 +6,12 @@ use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 pub fn search_words(text: &str) -> String {
     // What is normal already need not be made so.
     if text.is_ascii() {
-        return split(text.bytes().map(char::from), text.len());
+        return split_ascii(text.as_bytes());
     }
-    split(text.nfkc().filter(|c| !is_ignored(*c)), text.len())
-}
-
-fn split(text: impl Iterator<Item = char>, length: usize) -> String {
-    let mut words = String::with_capacity(length);
+    let mut words = String::with_capacity(text.len());
     let mut run = Vec::new();
     let mut before = ' ';
-    for c in text.chain([' ']) {
+    for c in text.nfkc().filter(|c| !is_ignored(*c)).chain([' ']) {
         let kind = Kind::of(before);
         if kind != Kind::of(c) || c.is_uppercase() && before.is_lowercase() {
             add(&mut words, &run, kind);
@@ -25,6 +21,14 @@ fn split(text: impl Iterator<Item = char>, length: usize) -> String {
         before = c;
     }
     words
+}
+
+fn split_ascii(text: &[u8]) -> String {
+    let goes_on = |a: &u8, b: &u8| {
+        a.is_ascii_alphanumeric() == b.is_ascii_alphanumeric() && !(a.is_ascii_lowercase() && b.is_ascii_uppercase())
+    };
+    let words: Vec<&[u8]> = text.chunk_by(goes_on).filter(|word| word[0].is_ascii_alphanumeric()).collect();
+    String::from_utf8_lossy(&words.join(&b' ')).into_owned()
 }
 
 /// What a character is a part of.

@@ -1,10 +1,8 @@
 //! What was said in earlier chats: the turns that are nearest to a question, by words and by meaning, and the newest.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
+use foldhash::HashMap;
 use moka::sync::Cache;
 use platform_core::{Error, Object, Result, run_blocking, search_words, sha256_hex};
 use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SaidOnce, SecondaryCall, embed_soon};
@@ -138,34 +136,29 @@ fn told(
 #[expect(clippy::cast_precision_loss, reason = "a few hundred turns")]
 fn by_words(texts: &[String], question: &str) -> Vec<usize> {
     let question = search_words(question).to_lowercase();
-    let asked: HashSet<&str> = question.split(' ').collect();
-    let counts: Vec<(HashMap<&str, f64>, f64)> = texts
-        .iter()
-        .map(|text| {
-            let (mut counts, mut length) = (HashMap::new(), 0.0);
-            for word in search_words(text).to_lowercase().split(' ') {
-                length += 1.0;
-                if let Some(word) = asked.get(word) {
-                    *counts.entry(*word).or_insert(0.0) += 1.0;
-                }
+    let mut asked: HashMap<&str, Vec<(usize, f64)>> = question.split(' ').map(|word| (word, Vec::new())).collect();
+    let mut lengths = vec![0.0; texts.len()];
+    for (turn, text) in texts.iter().enumerate() {
+        for word in search_words(text).to_lowercase().split(' ') {
+            lengths[turn] += 1.0;
+            let Some(having) = asked.get_mut(word) else { continue };
+            match having.last_mut().filter(|(last, _)| *last == turn) {
+                Some((_, often)) => *often += 1.0,
+                None => having.push((turn, 1.0)),
             }
-            (counts, length)
-        })
-        .collect();
-    let (all, mean) = (texts.len() as f64, counts.iter().map(|(_, length)| length).sum::<f64>() / texts.len() as f64);
-    let having = |word: &str| counts.iter().filter(|(counts, _)| counts.contains_key(word)).count() as f64;
+        }
+    }
+    let (all, mean) = (texts.len() as f64, lengths.iter().sum::<f64>() / texts.len() as f64);
     let (common, rare): (Vec<_>, Vec<_>) = asked
-        .into_iter()
-        .map(|word| (word, having(word)))
-        .filter(|(_, having)| *having > 0.0)
-        .partition(|(_, having)| *having > all / 2.0 && all > 4.0);
-    let mut scores: Vec<(usize, f64)> = counts.iter().map(|_| 0.0).enumerate().collect();
+        .into_values()
+        .filter(|having| !having.is_empty())
+        .partition(|having| having.len() as f64 > all / 2.0 && all > 4.0);
+    let mut scores: Vec<(usize, f64)> = vec![0.0; texts.len()].into_iter().enumerate().collect();
     // What nearly every turn says tells none apart, unless there is nothing else.
-    for (word, having) in if rare.is_empty() { common } else { rare } {
-        let weight = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
-        for ((counts, length), (_, score)) in counts.iter().zip(&mut scores) {
-            let often = counts.get(word).copied().unwrap_or(0.0);
-            *score += weight * often * 2.2 / (often + 0.3 + 0.9 * length / mean.max(1.0));
+    for having in if rare.is_empty() { common } else { rare } {
+        let weight = (1.0 + (all - having.len() as f64 + 0.5) / (having.len() as f64 + 0.5)).ln();
+        for (turn, often) in having {
+            scores[turn].1 += weight * often * 2.2 / (often + 0.3 + 0.9 * lengths[turn] / mean.max(1.0));
         }
     }
     scores.retain(|(_, score)| *score > 0.0);
@@ -199,7 +192,7 @@ async fn by_meaning(
     };
     let spent = SecondaryCall::from(&embedding);
     let asked = embedding.vectors.pop().unwrap_or_default();
-    let mut known: HashMap<usize, Arc<[f32]>> = HashMap::new();
+    let mut known: HashMap<usize, Arc<[f32]>> = HashMap::default();
     for (turn, vector) in missing.into_iter().zip(embedding.vectors) {
         let vector: Arc<[f32]> = vector.into();
         memory.vectors.insert(key(&texts[turn]), Arc::clone(&vector));
