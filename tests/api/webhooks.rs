@@ -385,6 +385,33 @@ async fn a_receiver_that_hangs_delays_nobody_else() {
 }
 
 #[tokio::test]
+async fn receivers_that_hang_after_hundreds_of_successes_delay_no_other_of_their_account() {
+    let (app, server, _) = app_with_tools(&UNBOUNDED).await;
+    let (first, _) = webhook(&app, &format!("{}/hold/150", server.url()), &["*"], json!({})).await;
+    let (second, _) = webhook(&app, &format!("{}/hold/151", server.url()), &["*"], json!({})).await;
+    let tests = [format!("{first}/test"), format!("{second}/test")];
+    join_all((0..600).map(|n| app.post(&tests[n % 2], json!({})))).await;
+    server.called(150 + 151 + 8).await;
+    let (fast, _) = webhook(&app, &format!("{}/echo/fast", server.url()), &["*"], json!({})).await;
+    let test = format!("{fast}/test");
+    join_all((0..40).map(|_| app.post(&test, json!({})))).await;
+    all_stand(&app, &fast, 40, "succeeded").await;
+    for webhook in [&first, &second] {
+        let waiting = app.get(&format!("{webhook}/deliveries?status=pending&limit=100")).await.body;
+        let waiting = waiting["items"].as_array().expect("items").clone();
+        assert!(waiting.len() == 100 && waiting.iter().all(|of| of["attempts"] == json!([])), "none has timed out");
+    }
+    server.let_go();
+    for webhook in [&first, &second] {
+        eventually("they are delivered", async || {
+            let left = app.get(&format!("{webhook}/deliveries?status=pending")).await.body["total"].clone();
+            (left == 0).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn each_event_is_delivered_at_least_once_under_one_id_however_often_the_process_is_killed() {
     let (db, server) = (TestDb::new().await, FakeToolServer::start());
     let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_RATE_FULL", "0")];

@@ -18,7 +18,7 @@ use crate::server::serve;
 /// A server for tools to call: it records what it was sent, and does what the path says.
 ///
 /// `/echo/…` answers with the request, `/status/<n>` with a status, `/slow/<ms>` after a while, `/hold` once it
-/// is let go, `/flaky/<n>` with 503 for the first n times, `/big/<bytes>`, `/text`, `/to?<address>` redirects,
+/// is let go, `/hold/<n>` the first n times at once, `/flaky/<n>` with 503 for the first n times, `/big/<bytes>`, `/text`, `/to?<address>` redirects,
 /// `/told/…` answers as [`FakeToolServer::tell`] said, `/token` is an OAuth token endpoint, `/guarded` wants the newest
 /// token of it.
 pub struct FakeToolServer {
@@ -30,7 +30,7 @@ struct State {
     recorded: Mutex<Vec<ToolRequest>>,
     count: watch::Sender<usize>,
     open: watch::Sender<bool>,
-    flaky: Mutex<HashMap<String, u32>>,
+    calls: Mutex<HashMap<String, u64>>,
     told: Mutex<(u16, Value)>,
     tokens: Mutex<Tokens>,
 }
@@ -86,7 +86,7 @@ impl FakeToolServer {
             recorded: Mutex::default(),
             count: watch::Sender::new(0),
             open: watch::Sender::new(false),
-            flaky: Mutex::default(),
+            calls: Mutex::default(),
             told: Mutex::new((200, json!({}))),
             tokens: Mutex::new(Tokens { issued: 0, revoked: false, life: 3600 }),
         });
@@ -152,6 +152,12 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
     let (_, rest) = path.split_once('/').unwrap_or_default();
     let (what, argument) = rest.split_once('/').unwrap_or((rest, ""));
     let number = || argument.parse::<u64>().unwrap_or(0);
+    let is_among_first = |most| {
+        let mut calls = state.calls.lock().expect("lock");
+        let count = calls.entry(path.clone()).or_default();
+        *count += 1;
+        *count <= most
+    };
     match what {
         "echo" => HttpResponse::Ok().json(json!({
             "method": recorded.method, "path": recorded.path, "headers": recorded.headers, "body": recorded.body,
@@ -164,18 +170,16 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
             tokio::time::sleep(Duration::from_millis(number())).await;
             HttpResponse::Ok().json(json!({"slept": argument}))
         }
+        "hold" if is_among_first(number()) => HttpResponse::Ok().json(json!({"held": false})),
         "hold" => {
             let _ = state.open.subscribe().wait_for(|open| *open).await;
             HttpResponse::Ok().json(json!({"held": true}))
         }
         "flaky" => {
-            let mut flaky = state.flaky.lock().expect("lock");
-            let count = flaky.entry(path.clone()).or_default();
-            *count += 1;
-            if u64::from(*count) <= number() {
+            if is_among_first(number()) {
                 return HttpResponse::ServiceUnavailable().json(json!({"again": true}));
             }
-            HttpResponse::Ok().json(json!({"calls": *count}))
+            HttpResponse::Ok().json(json!({"again": false}))
         }
         "big" => {
             let size = usize::try_from(number()).unwrap_or(0);

@@ -1,7 +1,8 @@
 //! Deliveries: who is served next, each attempt, and what became of it.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
+    mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -40,18 +41,38 @@ const MOST_OF_ACCOUNT: usize = 128;
 const AT_ONCE: usize = 4;
 /// Taken for a receiver that answers at once, so that it need not wait for the table.
 const MOST_OF_LANE: usize = 64;
+/// A receiver that answered nothing for so long holds no more than what it is being sent.
+const STALLED: Duration = Duration::from_secs(1);
 /// Attempts that are noted together.
 const MOST_NOTED: usize = 256;
 
 /// What waits for one receiver.
-#[derive(Default)]
 struct Lane {
     /// Attempts under way.
     sending: usize,
-    /// Taken and not begun, with the moment by which it must begin.
-    waiting: std::collections::VecDeque<(Claimed, Instant, i64)>,
+    /// Taken and not begun, with the moment by which it must begin and the end of its lease.
+    waiting: VecDeque<(Claimed, Instant, i64)>,
     /// Successes since the last failure.
     successes: usize,
+    /// When the last attempt began or ended.
+    moved: Instant,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self { sending: 0, waiting: VecDeque::new(), successes: 0, moved: Instant::now() }
+    }
+
+    /// What waits for a receiver that answers nothing, or has waited for too long: others need its place.
+    fn stalled(&mut self) -> VecDeque<(Claimed, Instant, i64)> {
+        let is_stalled = self.sending == AT_ONCE && self.moved.elapsed() >= STALLED;
+        let is_late = self.waiting.front().is_some_and(|(_, begins, _)| Instant::now() >= *begins);
+        if !is_stalled && !is_late {
+            return VecDeque::new();
+        }
+        self.successes = 0;
+        mem::take(&mut self.waiting)
+    }
 }
 
 /// An attempt that ended.
@@ -106,15 +127,18 @@ impl PgWebhooks {
                 claiming = Some(self.claim(room).boxed());
             }
             for (name, lane) in &mut lanes {
+                let stalled = lane.stalled();
+                if !stalled.is_empty() {
+                    stalled.iter().for_each(|(claimed, ..)| release(&mut held, &claimed.account_id));
+                    let webhooks = Arc::clone(&attempts.webhooks);
+                    spawn("deliver", async move { webhooks.give_back(stalled).await });
+                    looks = true;
+                }
                 while lane.sending < AT_ONCE
-                    && let Some((claimed, begins, lease)) = lane.waiting.pop_front()
+                    && let Some((claimed, _, lease)) = lane.waiting.pop_front()
                 {
-                    // Another may take what waited here for too long.
-                    if Instant::now() >= begins {
-                        release(&mut held, &claimed.account_id);
-                        continue;
-                    }
                     lane.sending += 1;
+                    lane.moved = Instant::now();
                     let (attempts, end, lane) = (Arc::clone(&attempts), end.clone(), name.clone());
                     spawn("deliver", async move {
                         let account = claimed.account_id.clone();
@@ -134,7 +158,7 @@ impl PgWebhooks {
                             let is_some = !claimed.is_empty();
                             for (one, lease) in claimed {
                                 *held.entry(one.account_id.clone()).or_default() += 1;
-                                lanes.entry(one.lane.clone()).or_default().waiting.push_back((one, begins, lease));
+                                lanes.entry(one.lane.clone()).or_insert_with(Lane::new).waiting.push_back((one, begins, lease));
                             }
                             // Where there was something there may be more.
                             looks |= is_some && held.values().sum::<usize>() < MOST / 2;
@@ -149,6 +173,7 @@ impl PgWebhooks {
                         if let Entry::Occupied(mut entry) = lanes.entry(lane) {
                             let lane = entry.get_mut();
                             lane.sending -= 1;
+                            lane.moved = Instant::now();
                             lane.successes = if succeeded { lane.successes + 1 } else { 0 };
                             looks |= lane.waiting.len() < AT_ONCE;
                         }
@@ -176,7 +201,9 @@ impl PgWebhooks {
             share.saturating_sub(lane.sending + lane.waiting.len())
         };
         let rooms: HashMap<&String, usize> = lanes.iter().map(|(name, lane)| (name, room(lane))).collect();
-        let left = |held: &usize| MOST_OF_ACCOUNT.saturating_sub(*held);
+        // Half of what is left, so that there is some for the next account.
+        let share_of_account = MOST_OF_ACCOUNT.min(most.div_ceil(2));
+        let left = |held: &usize| MOST_OF_ACCOUNT.saturating_sub(*held).min(share_of_account);
         let accounts: HashMap<&String, usize> = held.iter().map(|(account, held)| (account, left(held))).collect();
         let now = self.clock.now().0;
         Some(ClaimRoom {
@@ -185,7 +212,7 @@ impl PgWebhooks {
             most,
             share: AT_ONCE,
             lanes: json!(rooms),
-            share_of_account: MOST_OF_ACCOUNT,
+            share_of_account,
             accounts: json!(accounts),
         })
     }
@@ -194,6 +221,15 @@ impl PgWebhooks {
     async fn claim(&self, room: ClaimRoom) -> Result<Vec<(Claimed, i64)>> {
         let claimed = repository::claim(&mut *self.db.conn().await?, &room).await?;
         Ok(claimed.into_iter().map(|one| (one, room.until)).collect())
+    }
+
+    /// What was taken and not begun is due again, in its order.
+    async fn give_back(&self, taken: VecDeque<(Claimed, Instant, i64)>) {
+        let (ids, leases): (Vec<String>, Vec<i64>) = taken.into_iter().map(|(one, _, lease)| (one.id, lease)).unzip();
+        let given = async { repository::give_back(&mut *self.db.conn().await?, &ids, &leases, self.clock.now()).await };
+        if let Err(error) = given.await {
+            warn!(%error, "Deliveries could not be given back; they are due at the end of their lease.");
+        }
     }
 
     /// Notes what attempts came to, many at once.

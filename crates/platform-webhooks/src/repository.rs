@@ -2,7 +2,7 @@ use diesel::{
     dsl::sql,
     pg::Pg,
     prelude::*,
-    sql_types::{SmallInt, Text},
+    sql_types::{Array, BigInt, SmallInt, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
@@ -361,6 +361,16 @@ const CLAIM: &str = "WITH RECURSIVE room AS (
 
 pub(crate) async fn claim(conn: &mut Conn, room: &ClaimRoom) -> Result<Vec<Claimed>> {
     Ok(JsonStatement::new(CLAIM, std::slice::from_ref(room))?.load(conn).await?)
+}
+
+/// Makes due again what was taken with these leases, in this order.
+pub(crate) async fn give_back(conn: &mut Conn, ids: &[String], leases: &[i64], now: Timestamp) -> Result<()> {
+    let update = "UPDATE webhook_deliveries d SET next_ms = $3 + taken.place \
+        FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS taken (id, lease, place) \
+        WHERE d.id = taken.id AND d.next_ms = taken.lease";
+    let update = diesel::sql_query(update).bind::<Array<Text>, _>(ids).bind::<Array<BigInt>, _>(leases);
+    update.bind::<BigInt, _>(now.0).execute(conn).await?;
+    Ok(())
 }
 
 /// What an attempt came to.
