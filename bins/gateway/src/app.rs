@@ -71,6 +71,7 @@ pub struct App {
     pub(crate) metrics: Option<Arc<Metrics>>,
     pub(crate) files: Arc<PgFileService>,
     environments: Arc<PgEnvironments>,
+    mcp: Arc<PgMcpGateway>,
     closing: CancellationToken,
     /// Nothing goes on beside requests and runs any more.
     stopping: CancellationToken,
@@ -86,6 +87,7 @@ struct Platform {
     projects: Arc<PgProjectService>,
     files: Arc<PgFileService>,
     environments: Arc<PgEnvironments>,
+    mcp: Arc<PgMcpGateway>,
     modules: Vec<Module>,
 }
 
@@ -335,7 +337,7 @@ impl Platform {
             triggers::module(&triggers),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
         ];
-        Ok(Self { auth, health, projects, files, environments, modules })
+        Ok(Self { auth, health, projects, files, environments, mcp: gateway, modules })
     }
 }
 
@@ -343,7 +345,7 @@ impl App {
     /// Builds everything and begins to work; `addr`: where it will listen.
     pub async fn start(config: &Config, addr: SocketAddr) -> Result<Self> {
         let mut base = Base::start(config).await?;
-        let Platform { auth, health, projects, files, environments, modules } =
+        let Platform { auth, health, projects, files, environments, mcp, modules } =
             Platform::build(config, addr, &mut base)?;
         if base.embedded.is_some() {
             environments.reclaim_all().await?;
@@ -391,6 +393,7 @@ impl App {
             metrics,
             files,
             environments,
+            mcp,
             closing,
             stopping,
             works,
@@ -441,6 +444,7 @@ impl App {
 
     /// The last thing: the embedded database stops.
     pub(crate) async fn stop(self) {
+        self.mcp.drain().await;
         self.stopping.cancel();
         stop(self.embedded).await;
     }

@@ -1,21 +1,22 @@
 //! What was called, by whom, and what came of it: written beside the calls, many at once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use platform_core::{FairSemaphore, Result, parse, run_blocking, spawn};
+use platform_core::{FairSemaphore, Result, json_length, parse, run_blocking, spawn};
 use platform_db::Db;
 use platform_vault::{MASK, Redactor};
 use serde_json::Value;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::{sleep, timeout},
 };
 use tracing::warn;
 
 use crate::repository::{self, CallRow};
 
-/// Rows that wait to be written; who would add to more waits.
+/// Rows that wait to be written, and KiB of what they keep; who would add to more waits.
 const MOST_WAITING: usize = 10_000;
+const MOST_KEPT: usize = 64 << 10;
 const AT_ONCE: usize = 500;
 /// After so many tries it is looked which row is at fault.
 const SEVERAL: u32 = 5;
@@ -42,12 +43,14 @@ const SECRETS: [&str; 11] = [
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
 /// Of a call's secrets so many bytes are looked for elsewhere in it.
 const MOST_SECRETS: usize = 8_192;
-/// Payloads that are read for secrets at once, in all and of one account.
+/// Payloads that are longer are read for secrets beside the threads that serve others, in bytes.
+const SHORT: usize = 16 << 10;
+/// So many of them at once, in all and of one account.
 const READ_AT_ONCE: (usize, usize) = (4, 2);
 
 /// What the writer is given.
 enum Entry {
-    Row(Box<CallRow>),
+    Row(Box<CallRow>, OwnedSemaphorePermit),
     /// Told when all before it is written.
     Mark(oneshot::Sender<()>),
 }
@@ -56,6 +59,7 @@ enum Entry {
 pub(crate) struct Audit {
     entries: mpsc::Sender<Entry>,
     places: FairSemaphore<String>,
+    room: Arc<Semaphore>,
 }
 
 impl Audit {
@@ -65,10 +69,13 @@ impl Audit {
         spawn("write audit", async move {
             let mut batch = Vec::with_capacity(AT_ONCE);
             while entries.recv_many(&mut batch, AT_ONCE).await > 0 {
-                let (mut rows, mut marks) = (Vec::with_capacity(batch.len()), Vec::new());
+                let (mut rows, mut room, mut marks) = (Vec::with_capacity(batch.len()), Vec::new(), Vec::new());
                 for entry in batch.drain(..) {
                     match entry {
-                        Entry::Row(row) => rows.push(*row),
+                        Entry::Row(row, of_row) => {
+                            rows.push(*row);
+                            room.push(of_row);
+                        }
                         Entry::Mark(mark) => marks.push(mark),
                     }
                 }
@@ -86,16 +93,23 @@ impl Audit {
                 }
             }
         });
-        Self { entries: sender, places: FairSemaphore::new(READ_AT_ONCE.0, READ_AT_ONCE.1) }
+        let (places, room) = (FairSemaphore::new(READ_AT_ONCE.0, READ_AT_ONCE.1), Arc::new(Semaphore::new(MOST_KEPT)));
+        Self { entries: sender, places, room }
     }
 
     /// Has a call noted, with its arguments and its result if those are kept.
     pub async fn note(&self, mut row: CallRow, payloads: Option<[Value; 2]>) {
         if let Some(payloads) = payloads {
-            [row.arguments, row.result] = self.kept(&row.account_id, payloads).await.map(Some);
+            let is_short = json_length(&payloads, SHORT).is_some();
+            let kept = if is_short { kept(&payloads) } else { self.kept_aside(&row.account_id, payloads).await };
+            [row.arguments, row.result] = kept.map(Some);
         }
+        let bytes = [&row.arguments, &row.result].map(|kept| kept.as_ref().map_or(0, String::len));
+        let size = u32::try_from(bytes.iter().sum::<usize>() >> 10).unwrap_or(u32::MAX);
         // Only a database that is away for long fills the queue.
-        let _ = self.entries.send(Entry::Row(Box::new(row))).await;
+        if let Ok(room) = Arc::clone(&self.room).acquire_many_owned(size).await {
+            let _ = self.entries.send(Entry::Row(Box::new(row), room)).await;
+        }
     }
 
     /// The same for a caller that is gone; not at any price.
@@ -103,7 +117,7 @@ impl Audit {
         let _ = timeout(PATIENCE, self.note(row, payloads)).await;
     }
 
-    async fn kept(&self, account: &str, payloads: [Value; 2]) -> [String; 2] {
+    async fn kept_aside(&self, account: &str, payloads: [Value; 2]) -> [String; 2] {
         let _place = self.places.acquire(&account.to_owned()).await;
         run_blocking(move || Ok(kept(&payloads))).await.unwrap_or_default()
     }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
-use platform_core::{Caller, Result, run_sized};
+use platform_core::{AccountId, Caller, Result, run_sized};
 use platform_db::Notice;
-use platform_toolservers::{McpUpdate, TOOL_SERVER};
+use platform_toolservers::{McpAuthMode, McpUpdate, TOOL_SERVER, UpstreamCredentials};
 use platform_vault::Secret;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -106,13 +106,19 @@ impl PgMcpGateway {
     ) -> Result<McpReply> {
         let subject = Subject::of(&asking.caller, &asking.claims);
         // Who may not see the profile learns nothing more.
-        let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
+        let mut view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
         let (bytes, headers) = (body.clone(), asking.headers.clone());
         let message = match run_sized(body.len(), move || Ok(Message::read(&bytes, &headers))).await? {
             Ok(Incoming::Request(message)) => message,
             Ok(Incoming::Notification) => return Ok(McpReply::Nothing(202)),
             Err(failure) => return Ok(failure.into()),
         };
+        if message.method == "tools/list"
+            && let Some(header) = &asking.upstream
+            && self.read_with_header(&asking.caller.account, &view, header).await?
+        {
+            view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
+        }
         let answer = |result: Value| Ok(McpReply::Message(200, message.answer(result)));
         match (message.method.as_str(), message.is_modern) {
             ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
@@ -173,6 +179,20 @@ impl PgMcpGateway {
         disabled: Vec<String>,
     ) -> Result<Switches> {
         self.set_own(&caller.account, &Subject::of(caller, claims), slug, disabled).await
+    }
+
+    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; whether there
+    /// were such.
+    async fn read_with_header(&self, account: &AccountId, view: &View, header: &Secret) -> Result<bool> {
+        let mut are_read = false;
+        for id in view.servers() {
+            let server = self.tool_servers.offered(account, id).await?;
+            if let Some(server) = server.filter(|server| server.auth_mode() == McpAuthMode::Passthrough) {
+                let with = UpstreamCredentials::Header(header.clone());
+                are_read |= self.tool_servers.read_if_old(&server, &with).await;
+            }
+        }
+        Ok(are_read)
     }
 
     /// Whoever watches the tools of a caller; `subscription`: under which the newer family tells of them.

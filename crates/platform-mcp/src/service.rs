@@ -315,6 +315,11 @@ impl PgMcpGateway {
         Ok(shown(&self.tool_servers.offered(account, id).await?.ok_or_else(missing)?))
     }
 
+    /// Waits until the calls that were made are written down, two seconds at most.
+    pub async fn drain(&self) {
+        self.audit.written().await;
+    }
+
     /// Calls that were made, newest first.
     pub async fn audit(&self, account: &AccountId, filter: &AuditFilter, page: Page) -> Result<AuditPage> {
         if matches!((filter.from, filter.to), (Some(from), Some(to)) if from > to) {
@@ -325,9 +330,15 @@ impl PgMcpGateway {
         Ok(AuditPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    /// What a caller would be shown of a profile; `is_full`: of keys, whether it is one of the whole account.
-    /// `PROFILE_NOT_FOUND`.
-    pub async fn preview(&self, account: &AccountId, of: &PreviewOf, is_full: bool) -> Result<Preview> {
+    /// What a caller would be shown of a profile; `is_full`: of keys, whether it is one of the whole account; `claims`:
+    /// of users, what their tokens say, name and value. `PROFILE_NOT_FOUND`.
+    pub async fn preview(
+        &self,
+        account: &AccountId,
+        of: &PreviewOf,
+        is_full: bool,
+        claims: &[(String, String)],
+    ) -> Result<Preview> {
         let Some(profile) = of.profile.as_deref().filter(|slug| !slug.is_empty()) else {
             return Err(Error::invalid("profile", "required", "profile is required: the slug of a profile"));
         };
@@ -335,7 +346,7 @@ impl PgMcpGateway {
         checks.tenants(of.tenant_id.as_deref(), of.subtenant_id.as_deref());
         checks.finish()?;
         let subject = match (&of.user_uid, &of.key_id, &of.tenant_id) {
-            (Some(user), None, None) => Subject::user(user),
+            (Some(user), None, None) => Subject::user(user, claims),
             (None, Some(key), None) => Subject::key(key, is_full),
             (None, None, Some(tenant)) => Subject::tenant(tenant, of.subtenant_id.as_deref()),
             _ => {

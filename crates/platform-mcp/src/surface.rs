@@ -3,6 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    iter,
     sync::Arc,
 };
 
@@ -44,15 +45,10 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub fn of(caller: &Caller, claims: &[(String, String)]) -> Self {
-        let of_account = |name: String, names, sees_all| Self { name, names, is_of_account: true, sees_all };
         match &caller.credential {
             Credential::FullKey(id) => Self::key(id, caller.is_admin()),
             Credential::RestrictedKey(id) => Self::key(id, false),
-            Credential::Token { user, .. } => {
-                let claims = claims.iter().map(|(name, value)| (SubjectType::Claim, format!("{name}={value}")));
-                let names = std::iter::once((SubjectType::User, user.clone())).chain(claims).collect();
-                of_account(format!("user:{user}"), names, false)
-            }
+            Credential::Token { user, .. } => Self::user(user, claims),
             Credential::Session(session) => Self::tenant(&session.tenant_id, session.subtenant_id.as_deref()),
         }
     }
@@ -62,8 +58,9 @@ impl Subject {
         Self { name: format!("key:{id}"), names, is_of_account: true, sees_all }
     }
 
-    pub fn user(id: &str) -> Self {
-        let names = vec![(SubjectType::User, id.to_owned())];
+    pub fn user(id: &str, claims: &[(String, String)]) -> Self {
+        let claims = claims.iter().map(|(name, value)| (SubjectType::Claim, format!("{name}={value}")));
+        let names = iter::once((SubjectType::User, id.to_owned())).chain(claims).collect();
         Self { name: format!("user:{id}"), names, is_of_account: true, sees_all: false }
     }
 
@@ -427,9 +424,10 @@ impl Tool {
     }
 }
 
-/// What tells a tool from the same one as it was: what a model is told of it.
+/// What tells a tool from the same one as it was: all that a model or a person is told of it.
 pub(crate) fn digest(tool: &ToolDefinition) -> String {
-    let told = json!([tool.function.description, tool.function.parameters, tool.annotations]);
+    let ToolDefinition { function, annotations, title, output_schema, .. } = tool;
+    let told = json!([function.description, function.parameters, annotations, title, output_schema]);
     sha256_hex(told.to_string())[..16].to_owned()
 }
 

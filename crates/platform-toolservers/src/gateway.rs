@@ -105,7 +105,7 @@ impl PgToolServerService {
     /// A server, whether or not it takes part in the gateway.
     pub async fn offered(&self, account: &AccountId, id: &str) -> Result<Option<OfferedServer>> {
         let Some(server) = self.find(account, id).await? else { return Ok(None) };
-        self.refresh_soon(&server);
+        self.refresh_soon(&server, &UpstreamCredentials::Own);
         Ok(Some(OfferedServer(server)))
     }
 
@@ -125,10 +125,15 @@ impl PgToolServerService {
 
     /// Reads the tools of an MCP server with the rights of somebody else than itself; how many there are.
     pub async fn read_with(&self, server: &OfferedServer, with: &UpstreamCredentials) -> Result<usize> {
-        match self.fetch_tools_with(&server.0.account, &server.0.id, with).await? {
+        match self.fetch_tools_with(&server.0.account, &server.0.id, Some(with)).await? {
             (server, None) => Ok(usize::try_from(server.tool_count).unwrap_or(0)),
             (_, Some(failure)) => Err(Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code)),
         }
+    }
+
+    /// The same where they were not read, or long ago; whether they were.
+    pub async fn read_if_old(&self, server: &OfferedServer, with: &UpstreamCredentials) -> bool {
+        self.wants_reading(&server.0) && self.read_with(server, with).await.is_ok()
     }
 
     /// Calls a tool and hands on what comes of it.
@@ -172,7 +177,10 @@ impl PgToolServerService {
         }
         let called = self.calling.mcp.call_once(&server.0, &with, tool, params, meta, timeout, updates);
         match called.await {
-            Ok(Ok(value)) => McpOutcome::Result(value),
+            Ok(Ok(value)) => {
+                self.refresh_soon(&server.0, &with);
+                McpOutcome::Result(value)
+            }
             Ok(Err((code, message, data))) => McpOutcome::Refused(code, message, data),
             Err(failure) => failed(failure),
         }

@@ -64,8 +64,8 @@ pub(crate) type Changed = (AccountId, String);
 /// What is to be done about a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Due {
-    /// Its tools are to be read again.
-    Reading,
+    /// Its tools are to be read again: with its own credentials, or where they do not let in with this connection's.
+    Reading(Option<String>),
     /// It did not answer, and may do so again.
     Recovering,
     /// It did not answer a call; why.
@@ -109,16 +109,30 @@ pub(crate) struct McpClients {
     tokens: Arc<Tokens>,
     /// Who lets in whose server has no credentials of its own.
     apps: Arc<dyn Connections>,
-    clients: Cache<ClientKey, Arc<Connection>>,
+    clients: Cache<ClientKey, Arc<Place>>,
     /// Who is told that a server says its tools have changed.
     changed: Arc<ChangedServers>,
+}
+
+/// Where a connection is, or is being made: once, however many need it.
+struct Place {
+    url: Url,
+    /// What it is let in with.
+    headers: HeaderMap,
+    connection: OnceCell<Arc<Connection>>,
+}
+
+impl Place {
+    /// Whether it is of no use to who goes there with these headers.
+    fn is_over(&self, url: &Url, headers: &HeaderMap) -> bool {
+        let is_closed = |connection: &Arc<Connection>| connection.service.peer().is_transport_closed();
+        self.url != *url || self.headers != *headers || self.connection.get().is_some_and(is_closed)
+    }
 }
 
 struct Connection {
     service: RunningService<RoleClient, Client>,
     url: Url,
-    /// What it was let in with.
-    headers: HeaderMap,
     redactor: Redactor,
     token: Option<Secret>,
     /// Its tools were listed over it.
@@ -159,6 +173,8 @@ fn repeats_arguments(schema: &Value) -> bool {
 
 struct Client {
     server: Changed,
+    /// With whose credentials it was let in.
+    connection: Option<String>,
     changed: Arc<ChangedServers>,
 }
 
@@ -168,7 +184,7 @@ impl ClientHandler for Client {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed.add(self.server.clone(), Due::Reading);
+        self.changed.add(self.server.clone(), Due::Reading(self.connection.clone()));
     }
 }
 
@@ -375,29 +391,35 @@ impl McpClients {
         let url = server.settings.address().ok_or_else(unreadable)?;
         let key = key(server, with);
         let credentials = server.credentials(with, &self.tokens, &*self.apps, stale).await?;
-        let same = |known: &Arc<Connection>| {
-            known.headers == credentials.headers && known.url == url && !known.service.peer().is_transport_closed()
+        let (token, headers) = (credentials.token.clone(), credentials.headers.clone());
+        let place = self.clients.entry(key.clone()).or_insert_with_if(
+            || Arc::new(Place { url: url.clone(), headers: headers.clone(), connection: OnceCell::new() }),
+            |known| known.is_over(&url, &headers),
+        );
+        let through = match with {
+            UpstreamCredentials::Connection(id) => Some(id.clone()),
+            UpstreamCredentials::Own | UpstreamCredentials::Header(_) => None,
         };
-        if let Some(known) = self.clients.get(&key).filter(same) {
-            return Ok(known);
-        }
-        let token = credentials.token.clone();
-        let connection = match self.connect(key.0.clone(), url.clone(), credentials).await {
+        let connecting = async || {
+            let client = Client { server: key.0.clone(), connection: through, changed: Arc::clone(&self.changed) };
+            let connection = Arc::new(self.connect(client, url.clone(), credentials).await?);
+            Self::listen(&connection);
+            Ok::<_, Failure>(connection)
+        };
+        match place.value().connection.get_or_try_init(connecting).await {
+            Ok(connection) => Ok(Arc::clone(connection)),
             Err(failure) if failure.code == "AUTH_FAILED" && token.is_some() && stale.is_none() => {
-                let credentials = server.credentials(with, &self.tokens, &*self.apps, token.as_ref()).await?;
-                self.connect(key.0.clone(), url, credentials).await
+                Box::pin(self.connection(server, with, token.as_ref())).await
             }
-            outcome => outcome,
-        };
-        let connection = Arc::new(connection?);
-        self.listen(&connection, key.0.clone());
-        self.clients.insert(key, Arc::clone(&connection));
-        Ok(connection)
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Hears of changes of the tools of a server without sessions, which tells of them only whoever subscribes.
-    fn listen(&self, connection: &Connection, server: Changed) {
-        let (peer, changed) = (connection.service.peer().clone(), Arc::clone(&self.changed));
+    fn listen(connection: &Connection) {
+        let (peer, client) = (connection.service.peer().clone(), connection.service.service());
+        let (server, changed) = (client.server.clone(), Arc::clone(&client.changed));
+        let reading = Due::Reading(client.connection.clone());
         let told = peer.peer_info().is_some_and(|info| {
             let tools = info.capabilities.tools.as_ref();
             info.protocol_version == ProtocolVersion::V_2026_07_28
@@ -414,10 +436,10 @@ impl McpClients {
                     Ok(mut subscription) => {
                         // What changed while nobody listened was told nobody.
                         if is_again {
-                            changed.add(server.clone(), Due::Reading);
+                            changed.add(server.clone(), reading.clone());
                         }
                         while let Ok(Some(_)) = subscription.next().await {
-                            changed.add(server.clone(), Due::Reading);
+                            changed.add(server.clone(), reading.clone());
                             pause = BETWEEN_SUBSCRIPTIONS.0;
                         }
                     }
@@ -433,7 +455,7 @@ impl McpClients {
         });
     }
 
-    async fn connect(&self, server: Changed, url: Url, credentials: Credentials) -> Result<Connection, Failure> {
+    async fn connect(&self, handler: Client, url: Url, credentials: Credentials) -> Result<Connection, Failure> {
         let Credentials { headers, secrets, token, .. } = credentials;
         let client = self.egress.client_for(&url)?;
         let sent: HashMap<_, _> = headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -443,7 +465,6 @@ impl McpClients {
         let redactor = Redactor::new(secrets.iter().map(Secret::expose));
         let transport = StreamableHttpClientTransport::with_client(McpHttp(client), config);
         let transport = WithProgress::new(transport);
-        let handler = Client { server, changed: Arc::clone(&self.changed) };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
@@ -452,7 +473,7 @@ impl McpClients {
             Ok(Ok(service)) => {
                 // What a server lets us keep for a day is not what it offers now.
                 service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
-                Ok(Connection { service, url, headers, redactor, token, listed: OnceCell::new() })
+                Ok(Connection { service, url, redactor, token, listed: OnceCell::new() })
             }
             Ok(Err(error)) => {
                 let failure = if error.is_authorization_required() || is_refusal(&error) {

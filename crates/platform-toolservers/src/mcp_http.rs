@@ -1,7 +1,7 @@
 //! HTTP to MCP servers as the SDK's own client speaks it, except that the memory which an answer takes is bounded before
 //! it is read: the SDK bounds its bytes alone.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, future::ready, io, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
@@ -11,7 +11,7 @@ use platform_egress::{
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use rmcp::{
-    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::{
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
         streamable_http_client::{
@@ -20,6 +20,7 @@ use rmcp::{
         },
     },
 };
+use serde::{Deserialize, de::IgnoredAny};
 use sse_stream_of_rmcp::{Sse, SseStream};
 
 use crate::mcp_updates::UpdateListener;
@@ -73,6 +74,10 @@ impl StreamableHttpClient for McpHttp {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
+        let asked = match &message {
+            JsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
         let answer = request.json(&message).send().await.map_err(Error::Client)?;
         let status = answer.status().as_u16();
         match (status, text(&answer, WWW_AUTHENTICATE.as_str())) {
@@ -98,6 +103,7 @@ impl StreamableHttpClient for McpHttp {
                 Ok::<_, io::Error>(chunk)
             });
             let events = SseStream::from_bytes_stream(bytes).map(checked);
+            let events = events.try_filter(move |event| ready(!is_of_another(event, asked.as_ref())));
             let events = events.inspect_ok(move |event| {
                 if let (Some(listener), Some(data)) = (&listener, &event.data) {
                     listener.heard(data);
@@ -118,6 +124,9 @@ impl StreamableHttpClient for McpHttp {
         let read = move || parse(&body);
         let read = if is_short { read() } else { tokio::task::spawn_blocking(read).await? };
         match read {
+            Ok(JsonRpcMessage::Response(answer)) if Some(&answer.id) != asked.as_ref() => {
+                Err(Error::UnexpectedServerResponse("an answer to another request".into()))
+            }
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
             Err(_) if !is_question => Ok(StreamableHttpPostResponse::Accepted),
             Err(error) => Err(Error::Deserialize(error)),
@@ -196,6 +205,17 @@ async fn refused(
         }
         _ => Err(Error::UnexpectedServerResponse(format!("HTTP {status}: {shown}").into())),
     }
+}
+
+/// Whether an event answers another request than the one whose answer it is in: that one's caller gets its own.
+fn is_of_another(event: &Sse, asked: Option<&RequestId>) -> bool {
+    #[derive(Deserialize)]
+    struct Answer {
+        id: RequestId,
+        method: Option<IgnoredAny>,
+    }
+    let answer = event.data.as_deref().and_then(|data| parse::<Answer>(data.as_bytes()).ok());
+    answer.is_some_and(|answer| answer.method.is_none() && Some(&answer.id) != asked)
 }
 
 fn text(answer: &HttpResponse, name: &str) -> Option<String> {

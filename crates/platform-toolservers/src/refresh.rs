@@ -1,7 +1,7 @@
 //! Tools of MCP servers, read again.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -35,22 +35,29 @@ const BEFORE_LOOK: Duration = Duration::from_secs(5);
 impl PgToolServerService {
     /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
     pub(crate) async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
-        self.fetch_tools_with(account, id, &UpstreamCredentials::Own).await
+        self.fetch_tools_with(account, id, None).await
     }
 
-    /// The same with somebody's rights. A server that wants each caller's own is not down because it wants ours.
+    /// The same with somebody's rights where a server wants each caller's own; it is not down because it wants ours.
     pub(crate) async fn fetch_tools_with(
         &self,
         account: &AccountId,
         id: &str,
-        with: &UpstreamCredentials,
+        with: Option<&UpstreamCredentials>,
     ) -> Result<(ToolServer, Option<Failure>)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        let fetched = Box::pin(self.calling.mcp.tools(&server, with, self.limits.tools_per_server)).await;
-        let failure = fetched.as_ref().err().cloned();
-        if failure.as_ref().is_some_and(|failure| wants_callers(&server.settings, failure)) {
+        let fetch = |with| Box::pin(self.calling.mcp.tools(&server, with, self.limits.tools_per_server));
+        let is_refused = |fetched: &Result<_, Failure>| {
+            fetched.as_ref().is_err_and(|failure| wants_callers(&server.settings, failure))
+        };
+        let mut fetched = fetch(&UpstreamCredentials::Own).await;
+        if let Some(with) = with.filter(|_| is_refused(&fetched)) {
+            fetched = fetch(with).await;
+        }
+        if is_refused(&fetched) {
             return Ok((self.get(account, &Id::named(id)).await?, None));
         }
+        let failure = fetched.as_ref().err().cloned();
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let shown = conn.transaction::<_, Error, _>(async |conn| {
@@ -75,8 +82,9 @@ impl PgToolServerService {
     }
 
     /// Whether the server answered, and whether it is well.
-    async fn refresh(&self, account: &AccountId, id: &str) -> (bool, bool) {
-        match self.fetch_tools(account, id).await {
+    async fn refresh(&self, account: &AccountId, id: &str, connection: Option<String>) -> (bool, bool) {
+        let with = connection.map(UpstreamCredentials::Connection);
+        match self.fetch_tools_with(account, id, with.as_ref()).await {
             Ok((server, failure)) => (failure.is_none(), server.health.as_deref() == Some("ok")),
             Err(error) if error.code() == code::TOOL_SERVER_NOT_FOUND => (true, false),
             Err(error) => {
@@ -97,15 +105,27 @@ impl PgToolServerService {
         }
     }
 
-    /// Has the tools of an MCP server read again when that was long ago.
-    pub(crate) fn refresh_soon(&self, server: &Server) {
-        let shown = &server.record;
-        let is_well = shown.health.as_deref() == Some("ok");
-        let (stale, due) = if is_well { (STALE, Due::Reading) } else { (FIRST_WAIT, Due::Recovering) };
-        let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
-        if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
+    /// Has the tools of an MCP server read again when that was long ago; `with`: somebody's rights that were at hand.
+    pub(crate) fn refresh_soon(&self, server: &Server, with: &UpstreamCredentials) {
+        let connection = match with {
+            UpstreamCredentials::Connection(id) => Some(id.clone()),
+            UpstreamCredentials::Own | UpstreamCredentials::Header(_) => None,
+        };
+        let is_well = server.record.health.as_deref() == Some("ok");
+        let (stale, due) = if is_well { (STALE, Due::Reading(connection)) } else { (FIRST_WAIT, Due::Recovering) };
+        if server.kind == ServerType::Mcp && self.were_read_before(server, stale) {
             self.changed.add((server.account.clone(), server.id.clone()), due);
         }
+    }
+
+    fn were_read_before(&self, server: &Server, age: Duration) -> bool {
+        let read = server.record.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
+        read.is_none_or(|read| read > age)
+    }
+
+    /// Whether tools that only whoever calls can read were not read, or long ago.
+    pub(crate) fn wants_reading(&self, server: &Server) -> bool {
+        server.kind == ServerType::Mcp && self.were_read_before(server, STALE)
     }
 }
 
@@ -155,26 +175,36 @@ impl Pace {
 /// Reads tools again that somebody says are old or changed, a few at once and fairly over accounts.
 pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
     let places = FairSemaphore::new(REFRESHES_AT_ONCE, REFRESHES_AT_ONCE);
-    let waiting = Arc::new(Mutex::new(HashSet::new()));
+    let waiting = Arc::new(Mutex::new(HashMap::<Changed, Option<String>>::new()));
     let pace = Arc::new(Mutex::new(Pace::default()));
     loop {
         for (server, due) in service.changed.take().await {
             let (service, places, waiting) = (Arc::clone(&service), places.clone(), Arc::clone(&waiting));
-            if let Due::Degrading(why) = due {
-                spawn("degrade server", async move { service.degrade(&server.0, &server.1, &why).await });
-            } else if waiting.lock().expect("lock").insert(server.clone()) {
-                let pace = Arc::clone(&pace);
-                let due = pace.lock().expect("lock").due(&server, due == Due::Recovering, Instant::now());
-                spawn("refresh tools", async move {
-                    sleep_until(due).await;
-                    let _place = places.acquire(&server.0).await;
-                    // Who changes from here on is read once more.
-                    pace.lock().expect("lock").begin(&server, Instant::now());
-                    waiting.lock().expect("lock").remove(&server);
-                    let answered = service.refresh(&server.0, &server.1).await;
-                    pace.lock().expect("lock").read(&server, answered, Instant::now());
-                });
+            let is_down = due == Due::Recovering;
+            let connection = match due {
+                Due::Degrading(why) => {
+                    spawn("degrade server", async move { service.degrade(&server.0, &server.1, &why).await });
+                    continue;
+                }
+                Due::Reading(connection) => connection,
+                Due::Recovering => None,
+            };
+            if let Some(known) = waiting.lock().expect("lock").get_mut(&server) {
+                *known = known.take().or(connection);
+                continue;
             }
+            waiting.lock().expect("lock").insert(server.clone(), connection);
+            let pace = Arc::clone(&pace);
+            let due = pace.lock().expect("lock").due(&server, is_down, Instant::now());
+            spawn("refresh tools", async move {
+                sleep_until(due).await;
+                let _place = places.acquire(&server.0).await;
+                // Who changes from here on is read once more.
+                pace.lock().expect("lock").begin(&server, Instant::now());
+                let connection = waiting.lock().expect("lock").remove(&server).flatten();
+                let answered = service.refresh(&server.0, &server.1, connection).await;
+                pace.lock().expect("lock").read(&server, answered, Instant::now());
+            });
         }
     }
 }

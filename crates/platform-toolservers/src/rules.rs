@@ -92,8 +92,8 @@ pub(crate) fn note_tools(
             continue;
         };
         tool.changed_timestamp_ms = known.changed_timestamp_ms;
-        changed |= known.title != tool.title || known.output_schema != tool.output_schema;
-        if known.function != tool.function || known.annotations != tool.annotations {
+        let told = |tool: &ToolDefinition| (tool.annotations.clone(), tool.title.clone(), tool.output_schema.clone());
+        if known.function != tool.function || told(known) != told(tool) {
             changed = true;
             tool.changed_timestamp_ms = Some(now.0);
             info!(server = row.id, tool = tool.function.name, "An MCP server describes a tool otherwise than before.");

@@ -29,7 +29,7 @@ impl ToolSource for PgToolServerService {
         if !server.settings.enabled {
             return Ok(Some(Vec::new()));
         }
-        self.refresh_soon(&server);
+        self.refresh_soon(&server, &UpstreamCredentials::Own);
         let count = server.settings.tool_definitions.len();
         Ok(Some((0..count).map(|index| self.offer(&server, index, turn)).collect()))
     }

@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
-use platform_auth::{KeyKind, KeyService, PgAuthService};
-use platform_core::{Code, Error, Id, Result, Timestamp, millis};
+use platform_auth::{KeyKind, KeyService, PgAuthService, UserService};
+use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, millis};
 use platform_http::{Answer, Event, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
@@ -28,6 +28,7 @@ const UPSTREAM: &str = "x-upstream-authorization";
 struct Services {
     gateway: Arc<PgMcpGateway>,
     keys: Arc<dyn KeyService>,
+    users: Arc<dyn UserService>,
     /// Pages from which the endpoint may be called; `*` = all.
     origins: Vec<String>,
 }
@@ -41,7 +42,8 @@ pub(crate) fn module(
 ) -> Module {
     let own = origin_of(&config.url(addr));
     let origins = config.http.cors_origins.iter().cloned().chain(own).collect();
-    let services = Arc::new(Services { gateway: Arc::clone(gateway), keys: auth.clone(), origins });
+    let services =
+        Arc::new(Services { gateway: Arc::clone(gateway), keys: auth.clone(), users: auth.clone(), origins });
     let keep = config.mcp_audit_keep;
     let purge = Purge::new("calls of the MCP gateway", move |conn, now| {
         let before = Timestamp(now.0 - millis(keep));
@@ -266,7 +268,22 @@ async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
         }
         _ => false,
     };
-    Answer::ok(&services.gateway.preview(account, &of, is_full).await?)
+    let claims = match &of.user_uid {
+        Some(user) => claims_of(&*services.users, account, user).await?,
+        None => Vec::new(),
+    };
+    Answer::ok(&services.gateway.preview(account, &of, is_full, &claims).await?)
+}
+
+/// What each token of a user says, whatever client it is for; of one who is not known here, nothing.
+async fn claims_of(users: &dyn UserService, account: &AccountId, user: &str) -> Result<Vec<(String, String)>> {
+    let role = match users.get_user(account, &Id::named(user)).await {
+        Ok(known) => known.role,
+        Err(error) if error.cause().is_none() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let said = [("cid", account.as_str()), ("sub", user), ("role", role.as_str())];
+    Ok(said.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
 }
 
 /// Of which profile.

@@ -18,7 +18,8 @@ pub enum Role {
 }
 
 impl Role {
-    pub(crate) fn as_str(self) -> &'static str {
+    /// As the API and tokens name it.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Admin => "admin",
             Self::Member => "member",
