@@ -121,7 +121,10 @@ async fn tools_of_many_servers_are_one_list_and_a_call_goes_to_the_server_that_h
     assert!(all.is_superset(&set(&["say", "first__fail", "net__look"])) && all.len() == 4, "{all:?}");
     let cut = all.iter().find(|name| name.starts_with("first__long")).expect("the long one");
     assert_eq!(cut.len(), 64, "{cut}");
-    assert_eq!(listed(&app, &key, "/default").await, all);
+    let shown = rpc(&app, &key, "/default", "tools/list", json!({})).await;
+    assert_eq!(names(&shown), all);
+    let tools = shown.body["result"]["tools"].as_array().expect("tools").clone();
+    assert!(tools.iter().any(|tool| tool["name"] == "say" && tool["description"] == "Says it"), "{}", shown.body);
     let said = called(&app, &key, "", "say", json!({"x": 1})).await;
     let echoed: Value =
         serde_json::from_str(said.body["result"]["content"][0]["text"].as_str().expect("text")).expect("JSON");
@@ -172,6 +175,10 @@ fn model(case: &Case, grants: &[(&str, &str, &[&str])], visibility: &str, off: &
 
 struct Case {
     what: &'static str,
+    /// As an audit row names it.
+    subject: String,
+    /// As a preview asks for it.
+    preview: String,
     token: String,
     /// As grants name it: type and subject.
     names: Vec<String>,
@@ -182,23 +189,38 @@ struct Case {
 /// Everybody of an account who can ask: keys, users, tenants and their users.
 async fn callers(app: &TestApp) -> Vec<Case> {
     let allowed = json!([{"method": "POST", "path": "/mcp/**"}, {"method": "PUT", "path": "/mcp-gateway/me/tools"}]);
-    let case = |what, token, names, is_full, is_of_account| Case { what, token, names, is_full, is_of_account };
-    let mut all = vec![case("full key", app.key().to_owned(), vec![], true, true)];
+    let case = |what, (subject, preview), token, names, is_full, is_of_account| Case {
+        what,
+        subject,
+        preview,
+        token,
+        names,
+        is_full,
+        is_of_account,
+    };
+    let of_key = |id: &str| (format!("key:{id}"), format!("keyId={id}"));
+    let first = text(&app.get("/api-keys").await.body["items"][0]["_id"]);
+    let mut all = vec![case("full key", of_key(&first), app.key().to_owned(), vec![], true, true)];
     for what in ["restricted key", "another restricted key"] {
         let (id, token) = key(app, json!({"allowedEndpoints": allowed})).await;
-        all.push(case(what, token, vec![format!("key {id}")], false, true));
+        all.push(case(what, of_key(&id), token, vec![format!("key {id}")], false, true));
     }
     for (what, role) in [("ann", "member"), ("bob", "member"), ("eve", "admin")] {
         let (id, token) = user(app, what, role).await;
-        all.push(case(what, token, vec![format!("user {id}"), format!("claim role={role}")], false, true));
+        let names = vec![format!("user {id}"), format!("claim role={role}")];
+        all.push(case(what, (format!("user:{id}"), format!("userUID={id}")), token, names, false, true));
     }
     let of_tenants =
         [("acme", None), ("acme", Some("u1")), ("acme", Some("u2")), ("globex", None), ("globex", Some("u1"))];
     for (tenant, subtenant) in of_tenants {
         let token = session(app, json!({"tenantId": tenant, "subtenantId": subtenant})).await;
         let of_user = subtenant.map(|user| format!("subtenant {tenant}/{user}"));
+        let shown = match subtenant {
+            Some(user) => (format!("subtenant:{tenant}/{user}"), format!("tenantId={tenant}&subtenantId={user}")),
+            None => (format!("tenant:{tenant}"), format!("tenantId={tenant}")),
+        };
         let names = std::iter::once(format!("tenant {tenant}")).chain(of_user).collect();
-        all.push(case("a session", token, names, false, false));
+        all.push(case("a session", shown, token, names, false, false));
     }
     all
 }
@@ -221,6 +243,7 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
         &[("claim role=member", "deny", &["s__two"]), ("claim role=admin", "allow", &["three"])],
     ];
     let overrides = json!([{"name": "s__three", "alias": "three"}]);
+    let mut calls = vec![0; cases.len()];
     let mut n = 0;
     for visibility in ["private", "account", "public"] {
         for grants in grant_sets {
@@ -238,9 +261,11 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
                     "toolPolicy": policy, "tools": tools});
                 assert_eq!(app.post("/mcp-gateway/grants", given).await.status, StatusCode::CREATED);
             }
-            for case in &cases {
+            for (at_case, case) in cases.iter().enumerate() {
                 let path = format!("/{slug}");
                 let at = format!("{} {:?} in {visibility} with {grants:?}", case.what, case.names);
+                let previewed =
+                    async || app.get(&format!("/mcp-gateway/preview?profile={slug}&{}", case.preview)).await;
                 for off in [&[][..], &["s__one"]] {
                     let put = app.anonymous(Method::PUT, &format!("/v1/mcp-gateway/me/tools?profile={slug}"));
                     let put = app.send(put.bearer_auth(&case.token).json(&json!({"disabled": off}))).await;
@@ -248,10 +273,15 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
                         assert_eq!(put.error(), "PROFILE_NOT_FOUND", "{at}");
                         let refused = rpc(&app, &case.token, &path, "tools/list", json!({})).await;
                         assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "{at}");
+                        assert_eq!(previewed().await.error(), "PROFILE_NOT_FOUND", "{at}");
                         continue;
                     };
                     assert_eq!(put.status, StatusCode::OK, "{at}: {}", put.body);
                     assert_eq!(listed(&app, &case.token, &path).await, expected, "{at} without {off:?}");
+                    let shown = previewed().await.body;
+                    let shown = shown["tools"].as_array().expect("tools").iter().map(|of| text(&of["name"]));
+                    assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "{at} without {off:?}");
+                    calls[at_case] += 4;
                     for name in ["s__one", "s__two", "three", "s__three"] {
                         let reply = called(&app, &case.token, &path, name, json!({})).await;
                         let is_called = reply.body["result"].is_object();
@@ -261,9 +291,15 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
             }
         }
     }
+    // Each call is a row, under whose it was.
+    for (case, calls) in cases.iter().zip(calls) {
+        let rows = app.get(&format!("/mcp-gateway/audit?limit=1&subject={}", case.subject)).await.body;
+        assert_eq!(rows["total"], calls, "{} {rows}", case.subject);
+        assert!(calls == 0 || rows["items"][0]["subject"] == json!(case.subject), "{rows}");
+    }
     // Nobody of another account, however it names itself.
     let stranger = other_account(&db).await;
-    for n in [1, 13, 14] {
+    for n in 1..=n {
         let refused = rpc(&app, &stranger, &format!("/p{n}"), "tools/list", json!({})).await;
         assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "p{n}");
     }
@@ -272,9 +308,32 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
     let only = listed(&app, &of_acme[1].token, "/p2").await;
     assert_eq!(rpc(&app, &of_acme[1].token, "", "tools/list", json!({})).await.error(), "PROFILE_NOT_FOUND");
     assert!(only.len() < 3);
-    let preview = app.get("/mcp-gateway/preview?profile=p2&tenantId=acme&subtenantId=u2").await.body;
-    let shown: BTreeSet<_> = preview["tools"].as_array().expect("tools").iter().map(|of| text(&of["name"])).collect();
-    assert_eq!(shown, listed(&app, &of_acme[2].token, "/p2").await);
+    // The same set where tools are searched, of a server of which a profile has some.
+    for (servers, expected) in [
+        (json!({"toolServerId": server, "toolPolicy": "allow", "tools": ["one"]}), set(&["s__one"])),
+        (json!({"toolServerId": server, "toolPolicy": "deny", "tools": ["one"]}), set(&["s__two", "three"])),
+        (json!({"toolServerId": server, "enabled": false}), set(&[])),
+    ] {
+        n += 1;
+        let of_search = json!({"name": format!("p{n}"), "visibility": "public", "exposeMode": "search",
+            "servers": [servers], "toolOverrides": overrides});
+        profile(&app, of_search).await;
+        let path = format!("/p{n}");
+        for case in cases.iter().filter(|case| case.subject.len() > 20 || case.is_full) {
+            let asked = json!({"query": "does one two three"});
+            let found = called(&app, &case.token, &path, "find_tools", asked).await.body;
+            let found = found["result"]["structuredContent"]["tools"].as_array().expect("tools").clone();
+            let found: BTreeSet<_> = found.iter().map(|of| text(&of["name"])).collect();
+            assert_eq!(found, expected, "{} in {path}", case.subject);
+            for name in ["s__one", "s__two", "three"] {
+                let described = called(&app, &case.token, &path, "describe_tool", json!({"name": name})).await.body;
+                let is_described = described["result"]["structuredContent"]["inputSchema"].is_object();
+                let reply = called(&app, &case.token, &path, "call_tool", json!({"name": name})).await.body;
+                let is_called = reply["result"].is_object();
+                assert_eq!([is_described, is_called], [expected.contains(name); 2], "{name} in {path}: {described}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -349,6 +408,21 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
     let refreshed = app.post(&format!("/mcp-gateway/servers/{empty}/refresh"), json!({})).await.body;
     assert_eq!(refreshed["toolCount"], 1, "{refreshed}");
     assert_eq!(listed(&app, &key, "/late").await, set(&[]));
+    // Another title or schema of what it gives makes it new as another description does.
+    let path_of_late = format!("/mcp-gateway/servers/{empty}/refresh");
+    let object = json!({"type": "object"});
+    for more in [json!({}), json!({"title": "Echo"}), json!({"title": "Echo", "outputSchema": object})] {
+        let mut told = json!({"name": "echo", "description": "Does echo", "inputSchema": object});
+        told.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        mcp.describe(json!([told]));
+        app.post(&path_of_late, json!({})).await;
+        assert_eq!(listed(&app, &key, "/late").await, set(&[]), "{more}");
+        let on = json!({"tools": [{"name": "empty__echo", "enabled": true}]});
+        let late = app.get("/mcp-gateway/profiles?limit=1").await.body["items"][0]["_id"].clone();
+        let late = format!("/mcp-gateway/profiles/{}/tools", text(&late));
+        app.send(app.request(Method::PUT, &late).json(&on)).await;
+        assert_eq!(listed(&app, &key, "/late").await, set(&["empty__echo"]), "{more}");
+    }
     // It is in use, and says by whom.
     let refused = app.delete(&path).await;
     let users = &refused.body["details"]["usedBy"]["profiles"];
@@ -432,7 +506,7 @@ async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers(
         assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
         assert!(!reply.body.to_string().contains(own), "what is echoed is taken out: {}", reply.body);
         let audit = app.get("/mcp-gateway/audit").await.body;
-        assert!(!audit["items"][0]["result"].to_string().contains(own), "{audit}");
+        assert!(!audit.to_string().contains(own), "{audit}");
     }
     assert_eq!((sent(1), sent(2)), ("Bearer alice-of-upstream".to_owned(), "Bearer bob-of-upstream".to_owned()));
     assert!(!mcp.everything().contains(&key), "the caller's own goes nowhere");
@@ -482,6 +556,7 @@ async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
     let reply = called(&app, &tokens[0], "", "s__echo", json!({})).await;
     assert_eq!(reply.body["result"]["isError"], true, "{}", reply.body);
     assert!(!moved.everything().contains("token-of-u1"), "{}", moved.everything());
+    assert!(tokens.iter().all(|token| !mcp.everything().contains(token)), "a caller's own goes nowhere");
 }
 
 #[tokio::test]
@@ -632,7 +707,7 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     let app = app_on(&db, &[("PLATFORM_CORS_ORIGINS", "https://good.example")]);
     let mcp = FakeMcpServer::start();
     let server = exposed(&app, "s", &mcp, json!({})).await;
-    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
     let health = async || text(&app.get("/mcp-gateway/servers").await.body["items"][0]["health"]);
     assert_eq!(health().await, "ok");
     mcp.be_away(true);
@@ -668,6 +743,8 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     mcp.describe(json!([{"name": "echo", "title": "Echo", "description": "Does echo", "inputSchema": object,
         "outputSchema": {"type": "object", "title": "What was said"}}]));
     app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    let on = json!({"tools": [{"name": "s__echo", "enabled": true}]});
+    app.send(app.request(Method::PUT, &format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]))).json(&on)).await;
     let tool = rpc(&app, app.key(), "", "tools/list", json!({})).await.body["result"]["tools"][0].clone();
     assert_eq!((&tool["title"], &tool["outputSchema"]["title"]), (&json!("Echo"), &json!("What was said")), "{tool}");
     let from = async |origin: &str| {
@@ -681,14 +758,16 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
 #[tokio::test]
 async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody_elses_list() {
     let (app, liar, honest) = (app().await, FakeMcpServer::start(), FakeMcpServer::start());
-    liar.set_tools(&["stranger", "endless", "huge", "page", "hang"]);
+    liar.set_tools(&["stranger", "swapped", "endless", "huge", "page", "hang"]);
     let first = exposed(&app, "liar", &liar, json!({"timeoutMs": 1000})).await;
     let second = exposed(&app, "honest", &honest, json!({})).await;
     let servers = json!([{"toolServerId": first}, {"toolServerId": second}]);
     profile(&app, json!({"name": "default", "newToolPolicy": "enabled", "servers": servers})).await;
     let key = app.key().to_owned();
     let lies = [
-        ("stranger", "UPSTREAM_TIMEOUT"),
+        ("stranger", "UPSTREAM_ERROR"),
+        ("swapped", "UPSTREAM_ERROR"),
+        ("swapped", "UPSTREAM_ERROR"),
         ("endless", "UPSTREAM_TIMEOUT"),
         ("hang", "UPSTREAM_TIMEOUT"),
         ("huge", "RESPONSE_TOO_LARGE"),
@@ -702,6 +781,9 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
         assert_eq!(code, expected);
     }
     assert!(called(&app, &key, "", "honest__echo", json!({})).await.body["result"]["isError"].is_null());
+    let late = app.get("/mcp-gateway/audit?outcome=timeout").await.body;
+    assert_eq!(late["total"], 2, "{late}");
+    assert!(late["items"][0]["durationMs"].as_i64().is_some_and(|took| took >= 1000), "{late}");
 
     // A list that cannot be read leaves the one that was there.
     let object = json!({"type": "object"});
@@ -735,10 +817,12 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
 
 #[tokio::test]
 async fn the_tools_of_a_server_that_lets_nobody_look_are_there_once_somebody_has_logged_in() {
-    let (app, mcp) = (app().await, FakeMcpServer::start());
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    let app = app_on(&db, &[]);
     mcp.require_log_in();
+    mcp.be_modern();
     let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "per_user"})).await;
-    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
     let key = app.key().to_owned();
     assert_eq!(listed(&app, &key, "").await, set(&["s__log_in"]));
     let reply = called(&app, &key, "", "s__log_in", json!({})).await;
@@ -746,7 +830,7 @@ async fn the_tools_of_a_server_that_lets_nobody_look_are_there_once_somebody_has
     let url = text(&reply.body["result"]["structuredContent"]["connectUrl"]);
     let again = called(&app, &key, "", "s__log_in", json!({})).await;
     assert_eq!(again.body["result"]["structuredContent"]["connectUrl"], json!(url), "one log-in is under way");
-    assert_eq!(mcp.requests("initialize").len(), 0, "nobody was let in yet");
+    assert_eq!(mcp.requests("tools/list").len(), 0, "nobody was let in yet");
     let state = url.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
     let back = format!("/v1/integrations/callback?state={state}&code=good-ann");
     assert_eq!(app.send(app.anonymous(Method::GET, &back)).await.status, StatusCode::OK);
@@ -754,10 +838,110 @@ async fn the_tools_of_a_server_that_lets_nobody_look_are_there_once_somebody_has
     assert_eq!(reply.body["result"]["structuredContent"]["tools"], 1, "{}", reply.body);
     assert_eq!(listed(&app, &key, "").await, set(&["s__echo"]));
     assert!(called(&app, &key, "", "s__echo", json!({})).await.body["result"]["isError"].is_null());
-    // What was put in unseen is seen from now on.
-    mcp.describe(json!([{"name": "echo", "description": "Other", "inputSchema": {"type": "object"}}]));
+    // What was put in unseen is seen from now on, also what changes: over the connection of who is logged in, when the
+    // server tells of it, and when the list is old.
+    let told = |what: &str| json!([{"name": "echo", "description": what, "inputSchema": {"type": "object"}}]);
+    eventually("it listens over that connection", async || (mcp.listeners() == 1).then_some(())).await;
+    mcp.describe(told("Other"));
+    eventually("it is new", async || (listed(&app, &key, "").await == set(&[])).then_some(())).await;
+    let tools = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
+    let on = json!({"tools": [{"name": "s__echo", "enabled": true}]});
+    app.send(app.request(Method::PUT, &tools).json(&on)).await;
+    assert_eq!(listed(&app, &key, "").await, set(&["s__echo"]));
+    db.run("UPDATE tool_servers SET refreshed_ms = 0").await;
+    let second = app_on(&db, &[]);
+    mcp.be_quiet();
+    mcp.describe(told("Another"));
+    assert!(called(&second, &key, "", "s__echo", json!({})).await.body["result"]["isError"].is_null());
+    eventually("it is new again", async || (listed(&app, &key, "").await == set(&[])).then_some(())).await;
     let servers = app.get("/mcp-gateway/servers").await.body;
     assert_eq!(servers["items"][0]["health"], "ok", "who wants each caller's own is not down: {servers}");
+}
+
+#[tokio::test]
+async fn the_tools_of_a_server_that_wants_each_callers_header_are_listed_with_it() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.require_log_in();
+    let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "passthrough"})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let with = async |header: &str, method: &str, params: Value| {
+        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        app.send(request.header("X-Upstream-Authorization", header).json(&body)).await
+    };
+    assert_eq!(names(&with("Bearer wrong", "tools/list", json!({})).await), set(&[]));
+    assert_eq!(names(&with("Bearer token-of-ann", "tools/list", json!({})).await), set(&["s__echo"]));
+    assert_eq!(listed(&app, app.key(), "").await, set(&["s__echo"]), "they are known from then on");
+    let reply = with("Bearer token-of-bob", "tools/call", json!({"name": "s__echo"})).await;
+    assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
+    let sent = mcp.requests("tools/call")[0].header("authorization").to_owned();
+    assert_eq!(sent, "Bearer token-of-bob");
+}
+
+#[tokio::test]
+async fn calls_at_once_share_a_connection_and_one_that_breaks_off_is_made_again_where_it_does_no_harm() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    let tool =
+        |name: &str, hints: Value| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": hints});
+    mcp.describe(json!([
+        tool("echo", json!({})),
+        tool("broken", json!({})),
+        tool("read_broken", json!({"readOnlyHint": true}))
+    ]));
+    let jwt = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "first"}});
+    let server = exposed(&app, "s", &mcp, jwt).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let (key, before) = (app.key().to_owned(), mcp.requests("initialize").len());
+    let other = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "second"}});
+    assert_eq!(app.patch(&format!("/tool-servers/{server}"), other).await.status, StatusCode::OK);
+    let calls = (0..20).map(|_| called(&app, &key, "", "s__echo", json!({})));
+    let replies = futures_util::future::join_all(calls).await;
+    assert!(replies.iter().all(|reply| reply.body["result"]["isError"].is_null()));
+    assert_eq!(mcp.requests("initialize").len() - before, 1, "one connection");
+    let calls = |name: &str| {
+        let made = mcp.requests("tools/call");
+        made.iter().filter(|call| call.json()["params"]["name"] == name).count()
+    };
+    let reply = called(&app, &key, "", "s__read_broken", json!({})).await;
+    assert!(reply.body["result"]["isError"].is_null() && calls("read_broken") == 2, "{}", reply.body);
+    assert_eq!(wrong(&called(&app, &key, "", "s__broken", json!({})).await), "UPSTREAM_ERROR");
+    assert_eq!(calls("broken"), 1, "it may have been done");
+}
+
+#[tokio::test]
+async fn who_goes_away_in_the_middle_of_a_call_takes_it_back() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.set_tools(&["hang"]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "s__hang"}});
+    let call = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).json(&body).send();
+    let asked = eventually("it is asked", async || mcp.requests("tools/call").pop());
+    let asked = tokio::select! {
+        asked = asked => asked,
+        reply = call => panic!("it has no answer: {reply:?}"),
+    };
+    let cancelled = eventually("it is cancelled", async || mcp.requests("notifications/cancelled").pop()).await;
+    assert_eq!(cancelled.json()["params"]["requestId"], asked.json()["id"]);
+    let row = eventually("it is a row", async || {
+        let rows = app.get("/mcp-gateway/audit?outcome=upstream_error").await.body;
+        (rows["total"] == 1).then(|| rows["items"][0].clone())
+    })
+    .await;
+    assert_eq!(row["errorCode"], "CANCELLED", "{row}");
+}
+
+#[tokio::test]
+async fn calls_are_written_down_before_a_process_ends() {
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    let app = app_on(&db, &[]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}], "auditPayloads": true})).await;
+    let key = app.key().to_owned();
+    futures_util::future::join_all((0..200).map(|_| called(&app, &key, "", "s__echo", json!({})))).await;
+    app.signal("TERM");
+    assert_eq!(app.ended().await, Some(0));
+    assert_eq!(db.number("SELECT count(*) AS n FROM mcp_audit WHERE outcome = 'ok'").await, 200);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use platform_core::{FairSemaphore, Result, json_length, parse, run_blocking, spawn};
 use platform_db::Db;
-use platform_vault::{MASK, Redactor};
+use platform_vault::{MASK, Redactor, Secret};
 use serde_json::Value;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -97,11 +97,12 @@ impl Audit {
         Self { entries: sender, places, room }
     }
 
-    /// Has a call noted, with its arguments and its result if those are kept.
-    pub async fn note(&self, mut row: CallRow, payloads: Option<[Value; 2]>) {
+    /// Has a call noted, with its arguments and its result if those are kept; `own`: what the caller was let in with.
+    pub async fn note(&self, mut row: CallRow, payloads: Option<[Value; 2]>, own: Option<Secret>) {
         if let Some(payloads) = payloads {
             let is_short = json_length(&payloads, SHORT).is_some();
-            let kept = if is_short { kept(&payloads) } else { self.kept_aside(&row.account_id, payloads).await };
+            let kept =
+                if is_short { kept(&payloads, own) } else { self.kept_aside(&row.account_id, payloads, own).await };
             [row.arguments, row.result] = kept.map(Some);
         }
         let bytes = [&row.arguments, &row.result].map(|kept| kept.as_ref().map_or(0, String::len));
@@ -113,13 +114,13 @@ impl Audit {
     }
 
     /// The same for a caller that is gone; not at any price.
-    pub async fn note_in_time(&self, row: CallRow, payloads: Option<[Value; 2]>) {
-        let _ = timeout(PATIENCE, self.note(row, payloads)).await;
+    pub async fn note_in_time(&self, row: CallRow, payloads: Option<[Value; 2]>, own: Option<Secret>) {
+        let _ = timeout(PATIENCE, self.note(row, payloads, own)).await;
     }
 
-    async fn kept_aside(&self, account: &str, payloads: [Value; 2]) -> [String; 2] {
+    async fn kept_aside(&self, account: &str, payloads: [Value; 2], own: Option<Secret>) -> [String; 2] {
         let _place = self.places.acquire(&account.to_owned()).await;
-        run_blocking(move || Ok(kept(&payloads))).await.unwrap_or_default()
+        run_blocking(move || Ok(kept(&payloads, own))).await.unwrap_or_default()
     }
 
     /// Waits until all that was noted in this process is written, for a while.
@@ -155,8 +156,10 @@ async fn write(db: &Db, rows: &[CallRow]) -> Result<()> {
 }
 
 /// Payloads of a call as they are kept: without what stands under names of secrets, wherever it stands again.
-fn kept(payloads: &[Value; 2]) -> [String; 2] {
-    let mut secrets = Vec::new();
+fn kept(payloads: &[Value; 2], own: Option<Secret>) -> [String; 2] {
+    // Of `Bearer …` that which is secret.
+    let own = own.and_then(|own| own.expose().split(' ').next_back().map(str::to_owned));
+    let mut secrets: Vec<String> = own.into_iter().collect();
     let masked = payloads.each_ref().map(|payload| masked(payload, false, &mut secrets).to_string());
     let mut left = MOST_SECRETS;
     secrets.retain(|secret| left.checked_sub(secret.len()).map(|rest| left = rest).is_some());
@@ -221,7 +224,7 @@ mod tests {
             "credentials": {"user": "canary-3"}, "maxTokens": 7, "password": 1234, "note": "{\"token\":\"canary-4\"}",
             "headers": [{"name": "Authorization", "value": "Bearer canary-5"}, {"name": "Accept", "value": "text"}]});
         let result = json!({"content": [{"type": "text", "text": "You sent canary-1 and Y2FuYXJ5LTI= and [1, 2]."}]});
-        let [arguments, result] = kept(&[arguments, result]);
+        let [arguments, result] = kept(&[arguments, result], None);
         assert!(!arguments.contains("canary") && !arguments.contains("1234"), "{arguments}");
         for kept in ["\"q\":\"x\"", "\"token_count\":3", "\"maxTokens\":7", "\"value\":\"text\""] {
             assert!(arguments.contains(kept), "{arguments}");
@@ -230,6 +233,6 @@ mod tests {
             !result.contains("canary") && !result.contains("Y2FuYXJ5") && result.contains("and [1, 2]"),
             "{result}"
         );
-        assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null])[0].len() <= MOST_PAYLOAD + 4);
+        assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null], None)[0].len() <= MOST_PAYLOAD + 4);
     }
 }

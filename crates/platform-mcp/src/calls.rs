@@ -74,8 +74,8 @@ impl Drop for Calling {
         if !self.is_noted.get() {
             let row = self.row(Outcome::UpstreamError, Some("CANCELLED".to_owned()));
             let payloads = self.keeps_payloads.then(|| [std::mem::take(&mut self.arguments).into(), Value::Null]);
-            let gateway = Arc::clone(&self.gateway);
-            spawn("note call", async move { gateway.audit.note_in_time(row, payloads).await });
+            let (gateway, own) = (Arc::clone(&self.gateway), self.asking.upstream.clone());
+            spawn("note call", async move { gateway.audit.note_in_time(row, payloads, own).await });
         }
     }
 }
@@ -194,7 +194,7 @@ impl Calling {
                 Err(error) => return error_text(error.code().as_str(), error.message()),
             }
         };
-        self.gateway.audit.note(row, payloads).await;
+        self.gateway.audit.note(row, payloads, self.asking.upstream.clone()).await;
         result
     }
 

@@ -22,8 +22,9 @@ use crate::{
 ///
 /// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
 /// that it failed, `slow` logs and tells of its progress forty times, `ask` wants to know a name first, `hang` never
-/// answers, `wide` holds a million small values, `stranger` answers another request, `endless` streams without an end,
-/// `huge` has 11 MiB, `page` is a web page; anything else gives back `{name, arguments, authorization}`.
+/// answers, `wide` holds a million small values, `stranger` answers another request, `swapped` waits for a second call
+/// and answers each in the other's stead, `broken` breaks off the first time, `endless` streams without an end, `huge`
+/// has 11 MiB, `page` is a web page; anything else gives back `{name, arguments, authorization}`.
 pub struct FakeMcpServer {
     url: String,
     state: Arc<State>,
@@ -37,6 +38,8 @@ struct State {
     url: Mutex<String>,
     /// Counts how often its tools became others.
     changes: watch::Sender<u32>,
+    /// Ids of calls that wait for another.
+    swapped: watch::Sender<Vec<Value>>,
 }
 
 #[derive(Default)]
@@ -48,6 +51,8 @@ struct LogIn {
     is_modern: bool,
     /// Does not answer well.
     is_away: bool,
+    /// Does not tell of changes of its tools.
+    is_quiet: bool,
 }
 
 impl FakeMcpServer {
@@ -59,6 +64,7 @@ impl FakeMcpServer {
             log_in: Mutex::default(),
             url: Mutex::default(),
             changes: watch::Sender::default(),
+            swapped: watch::Sender::default(),
         });
         let shared = Arc::clone(&state);
         let (url, handle) = serve("fake MCP server", move |config: &mut ServiceConfig| {
@@ -94,12 +100,19 @@ impl FakeMcpServer {
     /// Its tools, as they are listed.
     pub fn describe(&self, tools: Value) {
         *self.state.tools.lock().expect("lock") = tools;
-        self.state.changes.send_modify(|changes| *changes += 1);
+        if !self.state.log_in.lock().expect("lock").is_quiet {
+            self.state.changes.send_modify(|changes| *changes += 1);
+        }
     }
 
     /// Only who has logged in is let in.
     pub fn require_log_in(&self) {
         self.state.log_in.lock().expect("lock").is_required = true;
+    }
+
+    /// It tells nobody of changes of its tools.
+    pub fn be_quiet(&self) {
+        self.state.log_in.lock().expect("lock").is_quiet = true;
     }
 
     /// It speaks the family of 2026-07-28.
@@ -210,13 +223,21 @@ async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse
             listed
         }
         "subscriptions/listen" if is_modern => return subscribed(state, &body["id"]),
-        "tools/call" => return call(request, &body, is_modern).await,
+        "tools/call" => return call(state, request, &body, is_modern).await,
         _ => {
             let error = json!({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no"}});
             return HttpResponse::Ok().json(error);
         }
     };
     HttpResponse::Ok().json(json!({"jsonrpc": "2.0", "id": body["id"], "result": result}))
+}
+
+/// The id of another call that is under way.
+async fn swapped(state: &State, id: &Value) -> Value {
+    state.swapped.send_modify(|waiting| waiting.push(id.clone()));
+    let mut waiting = state.swapped.subscribe();
+    let waiting = waiting.wait_for(|waiting| waiting.len() > 1).await.expect("the server lives");
+    waiting.iter().find(|other| *other != id).expect("another").clone()
 }
 
 /// Tells of changes of the tools.
@@ -239,7 +260,7 @@ fn subscribed(state: &State, id: &Value) -> HttpResponse {
     HttpResponse::Ok().content_type("text/event-stream").streaming(stream::iter([first]).chain(changes))
 }
 
-async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpResponse {
+async fn call(state: &State, request: &ToolRequest, body: &Value, is_modern: bool) -> HttpResponse {
     let name = body["params"]["name"].as_str().unwrap_or_default();
     let mut result = json!({"content": [{"type": "text", "text": json!({
         "name": name, "arguments": body["params"]["arguments"], "authorization": request.header("authorization"),
@@ -283,7 +304,19 @@ async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpRespo
         });
         return HttpResponse::Ok().content_type("text/event-stream").streaming(pings);
     }
-    let id = if name.ends_with("stranger") { json!("another") } else { body["id"].clone() };
+    if name.ends_with("broken") {
+        let calls = state.recorded.lock().expect("lock");
+        let calls = calls.iter().filter(|call| call.json()["params"]["name"] == name).count();
+        if calls == 1 {
+            let cut = stream::iter([Ok(Bytes::from_static(b"{")), Err(actix_web::error::ErrorBadGateway("cut"))]);
+            return HttpResponse::Ok().content_type("application/json").streaming(cut);
+        }
+    }
+    let id = match name {
+        _ if name.ends_with("stranger") => json!("another"),
+        _ if name.ends_with("swapped") => swapped(state, &body["id"]).await,
+        _ => body["id"].clone(),
+    };
     let whole = json!({"jsonrpc": "2.0", "id": id, "result": result});
     if !name.ends_with("slow") {
         return HttpResponse::Ok().json(whole);

@@ -125,7 +125,8 @@ impl PgToolServerService {
 
     /// Whether tools that only whoever calls can read were not read, or long ago.
     pub(crate) fn wants_reading(&self, server: &Server) -> bool {
-        server.kind == ServerType::Mcp && self.were_read_before(server, STALE)
+        let is_unread = server.settings.tool_definitions.is_empty();
+        server.kind == ServerType::Mcp && (is_unread || self.were_read_before(server, STALE))
     }
 }
 
