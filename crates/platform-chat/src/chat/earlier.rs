@@ -8,10 +8,10 @@ use diesel::{
     sql_types::{BigInt, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Result, Timestamp};
+use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
 use platform_db::{Db, JsonStatement};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Chats that are looked at, the newest.
 const MOST_CHATS: i64 = 100;
@@ -19,6 +19,8 @@ const MOST_CHATS: i64 = 100;
 const MOST_MESSAGES: i64 = 40;
 /// Characters of each.
 const MOST_SAID: i32 = 1500;
+/// Bytes of a message that is read as it is stored: of a longer one PostgreSQL takes what counts, in three times as long.
+const SHORT: i32 = 4096;
 
 #[derive(QueryableByName)]
 struct Said {
@@ -27,9 +29,20 @@ struct Said {
     #[diesel(sql_type = Text)]
     role: String,
     #[diesel(sql_type = Text)]
-    content: String,
+    body: String,
     #[diesel(sql_type = BigInt)]
     created_ms: i64,
+}
+
+/// What counts of a message as it is stored.
+#[derive(Deserialize)]
+struct Body {
+    content: Content,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    message: Option<String>,
 }
 
 /// The chats of assistants of this name that are of the one with this id: an earlier one may have had the name.
@@ -46,11 +59,13 @@ static NEWEST: LazyLock<String> = LazyLock::new(|| {
                         OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
                     AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
                 ORDER BY c.created_ms DESC LIMIT {MOST_CHATS})
-        SELECT near.uid AS chat, m.role, m.content, m.created_ms FROM near CROSS JOIN LATERAL (
-            SELECT position, role, left(body #>> '{{content,message}}', {MOST_SAID}) AS content, created_ms FROM messages
+        SELECT near.uid AS chat, m.role, m.body, m.created_ms FROM near CROSS JOIN LATERAL (
+            SELECT position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT} THEN body::text
+                ELSE json_build_object('content', json_build_object(
+                    'message', left(body #>> '{{content,message}}', {MOST_SAID})))::text END AS body FROM messages
             WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid AND role IN ('user', 'assistant')
             ORDER BY position DESC LIMIT {MOST_MESSAGES}) m
-        WHERE m.content <> '' ORDER BY near.created_ms DESC, near.uid, m.position LIMIT (SELECT most FROM asked)"
+        ORDER BY near.created_ms DESC, near.uid, m.position LIMIT (SELECT most FROM asked)"
     )
 });
 
@@ -91,22 +106,31 @@ impl EarlierTurns for PgEarlierTurns {
         let said = JsonStatement::new(&NEWEST, &[asked])?;
         let conn = self.0.read().await?;
         let said: Vec<Said> = said.load(&mut conn.get()).await?;
-        let mut turns: Vec<EarlierTurn> = Vec::new();
-        for Said { chat, role, content, created_ms } in said {
-            let role = if role == "user" { Role::User } else { Role::Assistant };
-            let goes_on = |turn: &EarlierTurn| {
-                let answered = turn.said.last().is_some_and(|last| last.role == Role::Assistant);
-                turn.chat == chat && !(role == Role::User && answered)
-            };
-            match turns.last_mut().filter(|turn| goes_on(turn)) {
-                Some(turn) => turn.said.push(SaidOnce { role, content }),
-                None => {
-                    turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] });
-                }
-            }
-        }
-        turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
-        turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-        Ok(turns)
+        run_blocking(move || {
+            let mut turns = turns(said)?;
+            turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
+            turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            Ok(turns)
+        })
+        .await
     }
+}
+
+/// Messages as turns, each from what a user said up to what they say next.
+fn turns(said: Vec<Said>) -> Result<Vec<EarlierTurn>> {
+    let mut turns: Vec<EarlierTurn> = Vec::new();
+    for Said { chat, role, body, created_ms } in said {
+        let body: Body = serde_json::from_str(&body).map_err(Error::internal)?;
+        let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
+        let role = if role == "user" { Role::User } else { Role::Assistant };
+        let goes_on = |turn: &EarlierTurn| {
+            let answered = turn.said.last().is_some_and(|last| last.role == Role::Assistant);
+            turn.chat == chat && !(role == Role::User && answered)
+        };
+        match turns.last_mut().filter(|turn| goes_on(turn)) {
+            Some(turn) => turn.said.push(SaidOnce { role, content }),
+            None => turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] }),
+        }
+    }
+    Ok(turns)
 }
