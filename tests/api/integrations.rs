@@ -7,8 +7,9 @@ use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb, ToolRequ
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
-use crate::support::{
-    PROGRAM, UNBOUNDED, agent, app, app_with, app_with_tools, eventually, said, text, thread, thread_in,
+use crate::{
+    mcp_gateway,
+    support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_tools, eventually, said, text, thread, thread_in},
 };
 
 const MASK: &str = "••••••••";
@@ -687,4 +688,21 @@ async fn a_request_that_is_described_whole_says_what_it_was_and_a_server_of_an_a
     assert_eq!(app.patch(&path, jwt).await.error(), "VALIDATION_ERROR");
     let whole = app.get(&path).await.body;
     assert_eq!(app.patch(&path, whole).await.status, StatusCode::OK, "what is read can be sent back");
+}
+
+#[tokio::test]
+async fn tools_of_an_app_are_offered_at_the_mcp_endpoint_with_the_rights_of_their_connection() {
+    let (app, crm, _db, _) = app_with_crm("mcp", &[]).await;
+    connected_by_key(&app).await;
+    let id = server(&app, json!({"tools": ["get_customer", "note"]})).await;
+    let exposed = app.patch(&format!("/tool-servers/{id}"), json!({"mcpExposed": true})).await;
+    assert_eq!(exposed.status, StatusCode::OK, "{}", exposed.body);
+    mcp_gateway::profile(&app, json!({"name": "default", "servers": [{"toolServerId": id, "slug": "crm"}]})).await;
+    let all = mcp_gateway::listed(&app, app.key(), "").await;
+    assert_eq!(all, mcp_gateway::set(&["crm__get_customer", "crm__note"]));
+    let reply = mcp_gateway::called(&app, app.key(), "", "crm__get_customer", json!({"id": "7"})).await.body;
+    assert!(reply["result"]["structuredContent"].is_object() && reply["result"]["isError"].is_null(), "{reply}");
+    let sent = crm.requests("/api/customers/7");
+    assert_eq!(sent.last().map(|request| request.header("x-key").to_owned()).as_deref(), Some("good-key"));
+    assert!(!reply.to_string().contains("good-key"), "{reply}");
 }

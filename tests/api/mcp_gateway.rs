@@ -615,7 +615,7 @@ async fn assistants_and_agents_are_tools_within_the_rights_of_the_caller() {
     assert_eq!(again["result"]["structuredContent"]["chatUid"], chat);
     let work = called(&app, &key, "", "run_worker", json!({"message": "Do it"})).await.body;
     assert!(work["result"]["structuredContent"]["threadId"].is_string(), "{work}");
-    assert!(work["result"]["structuredContent"]["state"].is_string(), "{work}");
+    assert_eq!(work["result"]["structuredContent"]["state"], "completed", "{work}");
     assert_eq!(wrong(&called(&app, &key, "", "ask_helper", json!({})).await), "INVALID_ARGUMENTS");
     let session = app.post("/tenant-sessions", json!({"tenantId": "acme"})).await;
     let token = text(&session.body["token"]);
@@ -623,6 +623,22 @@ async fn assistants_and_agents_are_tools_within_the_rights_of_the_caller() {
     assert!(reply["result"]["isError"].is_null(), "{reply}");
     let hidden = called(&app, &token, "", "ask_inner", json!({"message": "Hi"})).await;
     assert_eq!(wrong(&hidden), "ASSISTANT_NOT_FOUND", "what a session may not see it may not ask");
+    let work = called(&app, &token, "", "run_worker", json!({"message": "Do it"})).await.body;
+    let of_session = text(&work["result"]["structuredContent"]["threadId"]);
+    let thread = app.get(&format!("/agents/threads/{of_session}")).await.body;
+    assert_eq!(thread["tenantId"], "acme", "what it starts is its tenant's: {thread}");
+    // A member of the account asks what is in no project, and nothing of a private project of others.
+    let project = json!({"name": "Secret", "identifier": "secret", "visibility": "private"});
+    let project = text(&app.post("/projects", project).await.body["_id"]);
+    let (_, member) = user(&app, "ann", "member").await;
+    for (path, name) in [("/assistants/inner", "ask_inner"), (&*format!("/agents/{agent}"), "run_worker")] {
+        let reply = called(&app, &member, "", name, json!({"message": "Hi"})).await.body;
+        assert!(reply["result"]["isError"].is_null(), "{name}: {reply}");
+        let moved = app.patch(path, json!({"projectId": project})).await;
+        assert_eq!(moved.status, StatusCode::OK, "{}", moved.body);
+        let refused = called(&app, &member, "", name, json!({"message": "Hi"})).await;
+        assert_eq!(wrong(&refused), "PROJECT_FORBIDDEN", "{name}");
+    }
 }
 
 #[tokio::test]

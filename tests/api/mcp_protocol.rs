@@ -1,5 +1,7 @@
 //! `/v1/mcp` as the protocol has it: both families, headers, streams, what passes through.
 
+use std::time::Duration;
+
 use platform_testing::{FakeMcpServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -27,6 +29,17 @@ async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_ter
         let reply = modern(&app, "", method, json!({}), json!({})).await;
         assert_eq!((reply.status, &reply.body["error"]["code"]), (StatusCode::NOT_FOUND, &json!(-32601)), "{method}");
         assert_eq!(reply.body["id"], 7);
+    }
+    for revision in ["2025-11-25", "2025-06-18", "2025-03-26"] {
+        let ask = async |method: &str, params: Value| {
+            let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+            let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
+            app.send(request.header("mcp-protocol-version", revision).json(&body)).await.body["result"].clone()
+        };
+        let begun = ask("initialize", json!({"protocolVersion": revision, "capabilities": {}})).await;
+        assert_eq!(begun["protocolVersion"], revision, "{begun}");
+        assert_eq!(ask("tools/list", json!({})).await["tools"][0]["name"], "s__echo", "{revision}");
+        assert!(ask("tools/call", json!({"name": "s__echo"})).await["content"].is_array(), "{revision}");
     }
     let raw = async |body: &str| {
         let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
@@ -60,6 +73,8 @@ async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_ter
     let listening = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(app.key()).header("accept", "text/event-stream");
     let unknown = app.send(listening.header("mcp-protocol-version", "2099-01-01")).await;
     assert_eq!((unknown.status, &unknown.body["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32022)));
+    let supported = json!([MODERN, "2025-11-25", "2025-06-18", "2025-03-26"]);
+    assert_eq!(unknown.body["error"]["data"]["supported"], supported, "{}", unknown.body);
     let gone = app.send(app.anonymous(Method::DELETE, "/v1/mcp").bearer_auth(app.key())).await;
     assert_eq!(gone.status, StatusCode::METHOD_NOT_ALLOWED);
     let large = raw(&format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"{}\"}}", "x".repeat(3 << 20))).await;
@@ -168,6 +183,28 @@ async fn a_client_that_listens_hears_of_a_change_on_every_process_also_of_one_be
     let again = next(&mut listening(&one, &[revision, ("last-event-id", &after)]).await).await;
     assert_eq!(again, (after, Value::Null));
 
+    // Whatever it is that changes: a switch of the profile or of the caller, a grant, a server.
+    let key = text(&one.get("/api-keys").await.body["items"][0]["_id"]);
+    let grant = json!({"profileId": made["_id"], "subjectType": "key", "subject": key, "toolPolicy": "deny",
+        "tools": ["s__echo"]});
+    let mut told = async |request: reqwest::RequestBuilder, shown: &[&str]| {
+        let reply = one.send(request).await;
+        assert!(reply.status.is_success(), "{}", reply.body);
+        next(&mut new).await;
+        assert_eq!(listed(&other, other.key(), "").await, set(shown));
+        reply.body
+    };
+    let (switches, own) = (format!("{path}/tools"), "/mcp-gateway/me/tools");
+    let on = json!({"tools": [{"name": "s__echo", "enabled": true}]});
+    told(one.request(Method::PUT, &switches).json(&on), &["s__echo"]).await;
+    told(one.request(Method::PUT, own).json(&json!({"disabled": ["s__echo"]})), &[]).await;
+    told(one.request(Method::PUT, own).json(&json!({"disabled": []})), &["s__echo"]).await;
+    let granted = told(one.request(Method::POST, "/mcp-gateway/grants").json(&grant), &[]).await;
+    let granted = format!("/mcp-gateway/grants/{}", text(&granted["_id"]));
+    told(one.request(Method::DELETE, &granted), &["s__echo"]).await;
+    let disabled = json!({"enabled": false});
+    told(one.request(Method::PATCH, &format!("/tool-servers/{server}")).json(&disabled), &[]).await;
+
     // A subscription whose profile is gone has a result, and then its end.
     one.send(one.request(Method::DELETE, &path)).await;
     let (_, over) = next(&mut new).await;
@@ -190,8 +227,12 @@ async fn a_change_of_an_upstream_without_sessions_reaches_whoever_listens() {
     assert_eq!(listed(&app, app.key(), "").await, set(&["s__echo", "s__more"]));
 }
 
-/// Id and message of the next event of a stream.
+/// Id and message of the next event of a stream; without being told a client would look again after a minute.
 async fn next(stream: &mut reqwest::Response) -> (String, Value) {
+    tokio::time::timeout(Duration::from_secs(20), event(stream)).await.expect("it is told of at once")
+}
+
+async fn event(stream: &mut reqwest::Response) -> (String, Value) {
     let mut text = String::new();
     loop {
         if let Some((event, _)) = text.split_once("\n\n").filter(|(event, _)| event.contains("data: ")) {

@@ -1,16 +1,19 @@
 //! `/v1/triggers`, `/v1/hooks`: events of apps that start agents and assistants.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, HashSet},
+    iter,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::STANDARD};
-use futures_util::future::join_all;
+use futures_util::{StreamExt, future::join_all, stream};
 use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb, ToolRequest};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::{RwLock, watch};
 
 use crate::{
     integrations::{app_with_crm, connected_by_key, connectors},
@@ -685,45 +688,50 @@ async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_kil
     let (each, kills) = (30 * factor, 2 * factor);
     let (db, receiver) = (TestDb::new().await, FakeToolServer::start());
     let settings = [&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")], UNBOUNDED.as_slice()].concat();
-    let mut app = TestApp::start(PROGRAM, &db, &settings);
+    let fleet = [(); 2].map(|()| TestApp::start(PROGRAM, &db, &settings));
+    let app = &fleet[0];
     let listening = json!({"url": format!("{}/echo/hook", receiver.url()), "events": ["thread.finished"]});
     app.post("/webhooks", listening).await;
-    let of = agent(&app, json!({"name": "A"})).await;
-    let server = server_of(&app, "webhook").await;
+    let of = agent(app, json!({"name": "A"})).await;
+    let server = server_of(app, "webhook").await;
     let secret = "a-good-long-secret";
     let mut hooks = Vec::new();
     for _ in 0..5 {
         let more = json!({"agentId": of, "rateLimitPerMinute": 600, "triggerConfig": {"secret": secret, "eventIdHeader": "x-id"}});
-        let made = trigger(&app, &server, "webhook", more).await;
-        let url = made["webhookUrl"].as_str().expect("one").strip_prefix(app.url()).expect("ours").to_owned();
-        hooks.push((format!("/triggers/{}", text(&made["id"])), url));
+        let made = trigger(app, &server, "webhook", more).await;
+        let url = made["webhookUrl"].as_str().expect("one").strip_prefix(app.url()).expect("ours");
+        hooks.push(url.to_owned());
     }
-    // 3 of 4 once, and every third of those twice.
-    let mut wanted: Vec<(usize, usize)> = (0..5).flat_map(|hook| (0..each).map(move |n| (hook, n))).collect();
-    let again: Vec<_> = wanted.iter().copied().filter(|(_, n)| n % 3 == 0).collect();
-    wanted.extend(again);
-    let mut left = wanted.len() / (kills + 1);
-    let mut kills = kills;
-    let mut waiting = wanted.clone();
-    while !waiting.is_empty() {
-        let batch: Vec<_> = waiting.iter().copied().take(20).collect();
-        let sending = batch.iter().map(|(hook, n)| {
-            let body = json!({"n": n}).to_string();
-            let signed = format!("sha256={}", hex(&tag(secret, &body)));
-            let request = app.anonymous(Method::POST, &hooks[*hook].1).body(body);
-            request.header("x-webhook-signature", signed).header("x-id", format!("e{n}")).send()
-        });
-        let answers = join_all(sending).await;
-        let accepted = answers.iter().map(|answer| answer.as_ref().is_ok_and(|of| of.status() == StatusCode::ACCEPTED));
+    // Every third twice, at the same time and to both processes.
+    let events = (0..5).flat_map(|hook| (0..each).map(move |n| (hook, n)));
+    let sent: Vec<(usize, usize)> =
+        events.flat_map(|event| iter::repeat_n(event, 1 + usize::from(event.1 % 3 == 0))).collect();
+    let fleet = fleet.map(RwLock::new);
+    let (accepted, cut) = (watch::Sender::new(0), Cell::new(0));
+    let send = async |(at, (hook, n)): (usize, &(usize, usize))| {
+        let body = json!({"n": n}).to_string();
+        let signed = format!("sha256={}", hex(&tag(secret, &body)));
         // What was not accepted is sent again, as a sender does.
-        let lost: Vec<_> = batch.iter().zip(accepted).filter(|(_, is)| !is).map(|(of, _)| *of).collect();
-        waiting = [lost, waiting.split_off(batch.len())].concat();
-        left = left.saturating_sub(batch.len());
-        if left == 0 && kills > 0 {
-            app.crash();
-            (kills, left) = (kills - 1, wanted.len() / (kills + 1));
+        loop {
+            let request = fleet[at % 2].read().await.anonymous(Method::POST, &hooks[*hook]).body(body.clone());
+            match request.header("x-webhook-signature", &signed).header("x-id", format!("e{n}")).send().await {
+                Ok(answer) if answer.status() == StatusCode::ACCEPTED => break,
+                Ok(_) => {}
+                Err(_) => cut.set(cut.get() + 1),
+            }
         }
-    }
+        accepted.send_modify(|count| *count += 1);
+    };
+    let sending = stream::iter(sent.iter().enumerate()).map(send).buffer_unordered(20).collect::<Vec<()>>();
+    let killing = async {
+        let mut progress = accepted.subscribe();
+        for kill in 1..=kills {
+            let step = sent.len() / (kills + 1);
+            progress.wait_for(|count| *count >= kill * step).await.expect("it goes on");
+            fleet[kill % 2].write().await.crash();
+        }
+    };
+    tokio::join!(sending, killing);
     db.run("UPDATE webhook_deliveries SET next_ms = 0 WHERE status = 'pending'").await;
     let count = i64::try_from(5 * each).expect("few");
     let threads = async || db.number("SELECT count(*) AS n FROM threads WHERE state = 'completed'").await;
@@ -745,6 +753,8 @@ async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_kil
     })
     .await;
     assert!(told.values().all(|ids| ids.len() == 1), "under one webhook-id");
+    let (sent, cut, told, again) = (sent.len(), cut.get(), told.len(), receiver.recorded().len() - told.len());
+    println!("{sent} events, {kills} kills, {cut} requests cut off; {told} runs told of, {again} of them once more");
 }
 
 #[tokio::test]
