@@ -1,6 +1,10 @@
 //! The built-in connectors of products that cannot be called here: their tools, called where each request is kept.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use base64::{
     Engine,
@@ -10,7 +14,10 @@ use platform_testing::{FakeToolServer, TestApp, TestDb, ToolRequest};
 use reqwest::{StatusCode, Url};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, text};
+use crate::{
+    support::{PROGRAM, UNBOUNDED, agent, text},
+    triggers::{hex, hook, outcomes, tag, trigger},
+};
 
 const PRODUCTS: [&str; 6] = ["github", "gmail", "google-drive", "linear", "notion", "slack"];
 
@@ -22,22 +29,7 @@ const ONE_OF: [(&str, &str, &[&str]); 1] = [("notion", "create_comment", &["page
 
 #[tokio::test]
 async fn each_tool_of_the_built_in_products_sends_all_that_it_is_given_and_reads_what_the_product_answers() {
-    let (db, server) = (TestDb::new().await, FakeToolServer::start());
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("connectors-products");
-    std::fs::create_dir_all(&directory).expect("a directory");
-    let mut packs = BTreeMap::new();
-    for product in PRODUCTS {
-        let file =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/platform-integrations/packs/{product}.yaml"));
-        let mut pack: Value = serde_yaml_ng::from_str(&std::fs::read_to_string(file).expect("a pack")).expect("YAML");
-        pack["baseUrl"] = json!(format!("{}/told", server.url()));
-        pack["auth"][0]["tokenUrl"] = json!(format!("{}/token", server.url()));
-        std::fs::write(directory.join(format!("{product}.yaml")), pack.to_string()).expect("a file");
-        packs.insert(product, pack);
-    }
-    let directory = directory.display().to_string();
-    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_CONNECTORS_DIR", directory.as_str())];
-    let app = TestApp::start(PROGRAM, &db, &[&settings, UNBOUNDED.as_slice()].concat());
+    let (app, server, packs) = products("products", &[]).await;
     let answers: Value = serde_json::from_str(ANSWERS).expect("JSON");
     let mut wrong = Vec::new();
     for (product, pack) in packs {
@@ -79,9 +71,149 @@ async fn each_tool_of_the_built_in_products_sends_all_that_it_is_given_and_reads
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Each of a trigger's types, with what the product's reference says that it sends or lists.
+#[tokio::test]
+async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run() {
+    let (app, server, packs) = products("events", &[("PLATFORM_TRIGGER_POLL_INTERVAL", "50ms")]).await;
+    let of = agent(&app, json!({"name": "A"})).await;
+    let mut wrong = Vec::new();
+    for (product, pack) in packs {
+        let connected = connected(&app, product).await;
+        for event in pack["eventTypes"].as_array().expect("event types") {
+            let slug = text(&event["slug"]);
+            let mut sample = event["payload"]["examples"][0].clone();
+            let given = json!({"agentId": of, "triggerConfig": config(&event["config"])});
+            let at = format!("{product} {slug}");
+            let (path, expected) = if event["type"] == "poll" {
+                let items = text(&event["poll"]["items"]);
+                server.tell(200, nested(&items, json!([])));
+                let before = server.recorded().len();
+                let made = trigger(&app, &connected, &slug, given).await;
+                // What is there when it begins is no news.
+                server.called(before + 2).await;
+                let asked = server.last();
+                if asked.path.contains("${") || asked.body.contains("${") {
+                    wrong.push(format!("{at} asks {} {}", asked.path, asked.body));
+                }
+                server.tell(200, nested(&items, json!([sample])));
+                (format!("/triggers/{}", text(&made["id"])), vec!["executed"])
+            } else {
+                let subscribe = &event["subscribe"];
+                server.tell(201, nested(subscribe["id"].as_str().unwrap_or("id"), json!("4711")));
+                let made = trigger(&app, &connected, &slug, given).await;
+                let path = format!("/triggers/{}", text(&made["id"]));
+                let (url, secret) = if subscribe.is_object() {
+                    let asked = server.last().json();
+                    let said = |placeholder: &str| {
+                        let at = pointer(&subscribe["request"]["body"], placeholder, "").expect("it is sent");
+                        text(asked.pointer(&at).unwrap_or_else(|| panic!("{placeholder} is not in {asked}")))
+                    };
+                    (said("${webhookUrl}"), said("${subscription.secret}"))
+                } else {
+                    (text(&made["webhookUrl"]), "signing-canary".to_owned())
+                };
+                let signature = &event["signature"];
+                if let Some(field) = signature["timestampPath"].as_str() {
+                    sample[field] = now_ms().into();
+                }
+                let url = url.strip_prefix(app.url()).expect("ours");
+                let id = event["eventId"]["header"].as_str().unwrap_or("X-Id");
+                let send = async |what: &Value, id_is: &str, secret: &str| {
+                    let body = what.to_string();
+                    let headers = signed(signature, secret, &body);
+                    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                    hook(&app, url, &headers.chain([(id, id_is)]).collect::<Vec<_>>(), &body).await.status
+                };
+                assert_eq!(send(&sample, "1", "another secret").await, StatusCode::UNAUTHORIZED, "{at}");
+                assert_eq!(send(&sample, "1", &secret).await, StatusCode::ACCEPTED, "{at}");
+                // What GitHub says when a webhook is made, and others say like it.
+                let mut ping = json!({"zen": "Keep it logically awesome.", "event_id": "2"});
+                ping["webhookTimestamp"] = now_ms().into();
+                assert_eq!(send(&ping, "2", &secret).await, StatusCode::ACCEPTED, "{at}");
+                (path, vec!["executed", "filtered"])
+            };
+            let all = outcomes(&app, &path, expected.len()).await;
+            let outcomes: Vec<&str> = all.iter().filter_map(|of| of["outcome"].as_str()).collect();
+            if outcomes != expected {
+                wrong.push(format!("{at} came to {all:?}"));
+            }
+            let before = server.recorded().len();
+            assert_eq!(app.delete(&path).await.status, StatusCode::OK);
+            if event["unsubscribe"].is_object() {
+                server.called(before + 1).await;
+                let ended = server.last();
+                assert!(ended.path.contains("4711") || ended.body.contains("4711"), "{at}: {ended:?}");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The platform with the built-in connectors, which go to a server that keeps what it is sent.
+async fn products(name: &str, more: &[(&str, &str)]) -> (TestApp, FakeToolServer, BTreeMap<&'static str, Value>) {
+    let (db, server) = (TestDb::new().await, FakeToolServer::start());
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("connectors-{name}"));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let mut packs = BTreeMap::new();
+    for product in PRODUCTS {
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/platform-integrations/packs/{product}.yaml"));
+        let mut pack: Value = serde_yaml_ng::from_str(&std::fs::read_to_string(file).expect("a pack")).expect("YAML");
+        pack["baseUrl"] = json!(format!("{}/told", server.url()));
+        pack["auth"][0]["tokenUrl"] = json!(format!("{}/token", server.url()));
+        std::fs::write(directory.join(format!("{product}.yaml")), pack.to_string()).expect("a file");
+        packs.insert(product, pack);
+    }
+    let directory = directory.display().to_string();
+    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_CONNECTORS_DIR", directory.as_str())];
+    let app = TestApp::start(PROGRAM, &db, &[&settings, UNBOUNDED.as_slice(), more].concat());
+    (app, server, packs)
+}
+
+/// What a trigger needs to be told.
+fn config(schema: &Value) -> Value {
+    let required = schema["required"].as_array().or_else(|| schema["anyOf"][0]["required"].as_array());
+    let names = required.into_iter().flatten().map(text);
+    names.map(|name| (name, json!("abc123"))).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// A value under a path of names.
+fn nested(path: &str, value: Value) -> Value {
+    path.rsplit('.').fold(value, |inner, name| json!({name: inner}))
+}
+
+/// Where a text stands in a value, as a JSON pointer.
+fn pointer(value: &Value, sought: &str, at: &str) -> Option<String> {
+    match value {
+        Value::String(text) => (text == sought).then(|| at.to_owned()),
+        Value::Object(fields) => fields.iter().find_map(|(name, of)| pointer(of, sought, &format!("{at}/{name}"))),
+        _ => None,
+    }
+}
+
+/// The headers that sign a body, as the products' references say.
+fn signed(rule: &Value, secret: &str, body: &str) -> Vec<(String, String)> {
+    let (header, now) = (text(&rule["header"]), now_ms() / 1000);
+    match rule["kind"].as_str() {
+        Some("slack-v0") => {
+            let tag = hex(&tag(secret, &format!("v0:{now}:{body}")));
+            vec![(header, format!("v0={tag}")), (text(&rule["timestampHeader"]), now.to_string())]
+        }
+        _ => vec![(header, format!("{}{}", rule["prefix"].as_str().unwrap_or_default(), hex(&tag(secret, body))))],
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    u64::try_from(now.as_millis()).expect("few")
+}
+
 /// A tool server of a product that a user has connected.
 async fn connected(app: &TestApp, product: &str) -> String {
-    let fields = json!({"clientId": "client", "clientSecret": "client-canary"});
+    let mut fields = json!({"clientId": "client", "clientSecret": "client-canary"});
+    if product == "slack" {
+        fields["signingSecret"] = json!("signing-canary");
+    }
     let begun = app
         .post(&format!("/integrations/{product}/connect"), json!({"authScheme": "OAUTH2", "appFields": fields}))
         .await;

@@ -53,7 +53,7 @@ pub async fn hooked(app: &TestApp, more: Value) -> (String, String) {
     (format!("/triggers/{}", text(&made["id"])), url.strip_prefix(app.url()).expect("ours").to_owned())
 }
 
-async fn hook(app: &TestApp, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+pub async fn hook(app: &TestApp, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
     let request = app.anonymous(Method::POST, path).body(body.to_owned());
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     app.send(request).await
@@ -74,12 +74,12 @@ pub async fn outcomes(app: &TestApp, trigger: &str, count: usize) -> Vec<Value> 
     .await
 }
 
-fn tag(secret: &str, body: &str) -> Vec<u8> {
+pub fn tag(secret: &str, body: &str) -> Vec<u8> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     hmac::sign(&key, body.as_bytes()).as_ref().to_vec()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
