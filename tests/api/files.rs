@@ -17,7 +17,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     document_files::pdf,
-    support::{PROGRAM, UNBOUNDED, act, agent, app, factor, finished_of, thread_in, thread_until, tool, tool_server},
+    support::{
+        PROGRAM, UNBOUNDED, act, agent, app, eventually, factor, finished_of, text, thread_in, thread_until, tool,
+        tool_server,
+    },
     uploads::upload,
 };
 
@@ -296,6 +299,8 @@ async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is
     let called = format!("/tool-servers/{id}/tools/look/test");
     let call = async || app.post(&called, json!({"arguments": {}})).await.body;
     assert_eq!(call().await["success"], true, "what is allowed is called");
+    let hook = json!({"url": format!("{url}/notes.txt"), "events": ["*"]});
+    let hook = format!("/webhooks/{}", text(&app.post("/webhooks", hook).await.body["_id"]));
     for addresses in [&["127.0.0.1"][..], &["127.0.0.2", "127.0.0.1"], &["::1"], &["10.0.0.1", "127.0.0.2"]] {
         lead_to(addresses);
         let refused = call().await;
@@ -305,6 +310,14 @@ async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is
         assert_eq!(app.post("/assistants/default/messages", message).await.error(), "URL_NOT_ALLOWED", "{addresses:?}");
         let import = app.post("/tool-servers/import-openapi", json!({"url": format!("{url}/spec.json")})).await;
         assert_eq!(import.error(), "URL_NOT_ALLOWED", "{addresses:?}");
+        let sent = text(&app.post(&format!("{hook}/test"), json!({})).await.body["id"]);
+        let error = eventually("an attempt", async || {
+            let all = app.get(&format!("{hook}/deliveries")).await.body["items"].clone();
+            let one = all.as_array()?.iter().find(|of| of["id"] == json!(sent))?;
+            one["attempts"][0]["error"].as_str().map(str::to_owned)
+        })
+        .await;
+        assert!(error.contains("is not public"), "{addresses:?}: {error}");
     }
     // The name goes to and fro while it is called.
     let (is_called, before) = (AtomicBool::new(true), allowed.load(Ordering::Relaxed));

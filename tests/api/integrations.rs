@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     mcp_gateway,
-    support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_tools, eventually, said, text, thread, thread_in},
+    support::{PROGRAM, UNBOUNDED, agent, app, app_with_tools, eventually, said, text, thread, thread_in},
 };
 
 const MASK: &str = "••••••••";
@@ -643,8 +643,11 @@ async fn a_connector_that_is_wrong_is_left_out_and_the_command_says_why() {
     let directory = connectors("wrong", wrong);
     std::fs::write(directory.join("good.yml"), pack("https://crm.example")).expect("a file");
     let path = directory.display().to_string();
-    let app = app_with(&[("PLATFORM_CONNECTORS_DIR", path.as_str())]).await;
+    let (db, log) = (TestDb::new().await, directory.join("log"));
+    let app = TestApp::start_logging(PROGRAM, &db, &[("PLATFORM_CONNECTORS_DIR", path.as_str())], &log);
     assert_eq!(app.get("/integrations/bad").await.error(), "APP_NOT_FOUND");
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(logged.lines().any(|line| line.contains("crm.yaml") && line.contains("left out")), "{logged}");
     assert_eq!(app.get("/integrations/crm").await.body["provider"], "custom");
     let run = async |arguments: &[&str]| {
         tokio::process::Command::new(PROGRAM).args(arguments).output().await.expect("it runs")
@@ -705,4 +708,49 @@ async fn tools_of_an_app_are_offered_at_the_mcp_endpoint_with_the_rights_of_thei
     let sent = crm.requests("/api/customers/7");
     assert_eq!(sent.last().map(|request| request.header("x-key").to_owned()).as_deref(), Some("good-key"));
     assert!(!reply.to_string().contains("good-key"), "{reply}");
+}
+
+#[tokio::test]
+async fn no_address_of_a_connector_leads_inside() {
+    let (app, crm, _db, _) = app_with_crm("inside", &[("PLATFORM_EGRESS_ALLOW", "")]).await;
+    let refused = connect(&app, json!({"authScheme": "api_key", "accountFields": {"key": "good-key"}})).await;
+    assert!(!refused.status.is_success() && !refused.status.is_server_error(), "{}", refused.body);
+    let fields = json!({"clientId": "app-id", "clientSecret": "app-secret"});
+    let begun = connect(&app, json!({"authScheme": "OAUTH2", "appFields": fields})).await;
+    let back = decide(&app, &begun.body, &[("code", "good")]).await;
+    assert!(back.status.is_client_error(), "{}", back.body);
+    assert_ne!(status(&app, &text(&begun.body["connectionId"])).await["status"], "active");
+    for path in ["/api/me", "/token", "/revoke", "/hooks", "/list"] {
+        assert!(crm.requests(path).is_empty(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_ahead_of_its_end_and_taken_back_at_the_app_also_when_that_is_away_at_first() {
+    let (app, crm, db, _) = app_with_crm("ahead", &[]).await;
+    crm.tokens_live(4);
+    let id = connected_by_oauth(&app, json!({})).await;
+    let server = server(&app, json!({})).await;
+    let refreshed = async || db.number("SELECT max(refresh_ms)::bigint AS n FROM connections").await;
+    let at_first = refreshed().await;
+    crm.tokens_live(600);
+    eventually("it is renewed, and nobody called", async || (refreshed().await > at_first).then_some(())).await;
+    assert_eq!((crm.issued(), crm.requests("/api/customers/x").len()), (2, 0));
+    // What came instead is what is kept: also a process that was started since uses it.
+    let mut app = app;
+    app.crash();
+    assert_eq!(call(&app, &server, "get_customer", json!({"id": "x"})).await["success"], true);
+    assert_eq!(status(&app, &id).await["status"], "active");
+    let kept = db.dump().await;
+    for secret in ["app-secret", "access-1", "access-2", "refresh-1", "refresh-2"] {
+        assert!(!kept.contains(secret), "{secret} is kept as it is");
+    }
+    crm.refuse_revocations(1);
+    assert_eq!(app.delete(&format!("/integrations/connections/{id}")).await.status, StatusCode::OK);
+    eventually("it was tried", async || (crm.requests("/revoke").len() == 1).then_some(())).await;
+    eventually("it is tried again", async || {
+        db.run("UPDATE runs SET due = now() WHERE kind = 'revoke-connection' AND owner IS NULL").await;
+        (crm.requests("/revoke").len() >= 2).then_some(())
+    })
+    .await;
 }

@@ -17,7 +17,7 @@ use tokio::sync::{RwLock, watch};
 
 use crate::{
     integrations::{app_with_crm, connected_by_key, connectors},
-    support::{PROGRAM, UNBOUNDED, agent, app_with, eventually, text, thread_in},
+    support::{PROGRAM, UNBOUNDED, agent, app_with, app_with_model, eventually, text, thread_in},
 };
 
 /// The platform, which may call this machine.
@@ -222,13 +222,18 @@ async fn slack_is_answered_when_it_asks_and_heard_when_it_signs() {
         let url = text(&made["webhookUrl"]);
         (made, url.strip_prefix(app.url()).expect("ours").to_owned())
     };
-    let (made, url) = connect(json!({"signingSecret": "s3cr3t-of-slack"})).await;
-    let now = made["creationTimestampMs"].as_u64().expect("a time") / 1000;
-    let send = async |at: u64, secret: &str, body: &Value| {
+    let send_to = async |url: &str, at: u64, secret: &str, body: &Value| {
         let (at, body) = (at.to_string(), body.to_string());
         let signed = format!("v0={}", hex(&tag(secret, &format!("v0:{at}:{body}"))));
-        hook(&app, &url, &[("x-slack-signature", &signed), ("x-slack-request-timestamp", &at)], &body).await
+        hook(&app, url, &[("x-slack-signature", &signed), ("x-slack-request-timestamp", &at)], &body).await
     };
+    // As long as the app's secret is not known nobody is let in.
+    let (made, url) = connect(json!({})).await;
+    let now = made["creationTimestampMs"].as_u64().expect("a time") / 1000;
+    let hello = json!({"challenge": "word", "type": "url_verification"});
+    assert_eq!(send_to(&url, now, "", &hello).await.status, StatusCode::UNAUTHORIZED);
+    let (made, url) = connect(json!({"signingSecret": "s3cr3t-of-slack"})).await;
+    let send = async |at: u64, secret: &str, body: &Value| send_to(&url, at, secret, body).await;
     let secret = "s3cr3t-of-slack";
     let asks = json!({"token": "Jhj5dZrVaK7ZwHHjRyZWjbDl", "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P",
         "type": "url_verification"});
@@ -253,9 +258,6 @@ async fn slack_is_answered_when_it_asks_and_heard_when_it_signs() {
     let of: Vec<_> = all.iter().map(|of| (of["eventId"].clone(), of["outcome"].clone())).collect();
     let expected = [("Ev1", "executed"), ("Ev1", "duplicate"), ("Ev2", "filtered")];
     assert_eq!(of, expected.map(|(id, outcome)| (json!(id), json!(outcome))));
-    // Without the app's secret nobody is let in.
-    let (_, url) = connect(json!({})).await;
-    assert_eq!(hook(&app, &url, &[], &asks.to_string()).await.status, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
@@ -289,13 +291,20 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     let plain = text(&app.post("/tool-servers", json!({"name": "H", "url": "https://a.example"})).await.body["_id"]);
     assert_eq!(app.post("/triggers", with(json!({"toolServerId": plain}))).await.error(), "NOT_AN_INTEGRATION");
     assert_eq!(crm.requests("/hooks").len(), 0);
+    crm.refuse_hooks(true);
+    let refused =
+        app.post("/triggers", with(json!({"triggerConfig": {"team": "sales"}, "assistantId": "helper"}))).await;
+    assert_eq!(refused.status, StatusCode::BAD_GATEWAY, "{}", refused.body);
+    assert_eq!(app.get("/triggers").await.body["total"], 0, "nothing is kept");
+    crm.refuse_hooks(false);
+    let refused = crm.requests("/hooks").len();
 
     let chat = json!({"assistantId": "helper", "triggerConfig": {"team": "sales"},
         "chatUidTemplate": "customer/{{data.data.id}}"});
     let made = trigger(&app, &server, "customer_made", chat).await;
     assert!(made.get("webhookUrl").is_none(), "the app was told: {made}");
     let path = format!("/triggers/{}", text(&made["id"]));
-    let told = crm.requests("/hooks")[0].json();
+    let told = crm.requests("/hooks")[refused].json();
     assert!(told["team"] == "sales" && told.get("all").is_none(), "{told}");
     let url = told["url"].as_str().expect("an address").strip_prefix(app.url()).expect("ours").to_owned();
     let secret = text(&told["secret"]);
@@ -332,7 +341,7 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     // Another config is another subscription; the old one ends.
     let moved = app.patch(&path, json!({"triggerConfig": {"team": "ops", "all": true}})).await;
     assert_eq!((moved.status, &moved.body["triggerConfig"]["team"]), (StatusCode::OK, &json!("ops")));
-    assert_eq!(crm.requests("/hooks")[1].json()["all"], true);
+    assert_eq!(crm.requests("/hooks")[refused + 1].json()["all"], true);
     eventually("the old one", async || (crm.requests("/hooks/1").len() == 1).then_some(())).await;
     // A connection that breaks pauses the trigger, and has it go on.
     let reconnect = json!({"authScheme": "API_KEY", "connectionId": connection});
@@ -423,18 +432,29 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
     let of: Vec<_> = all[2..].iter().map(|of| of["outcome"].clone()).collect();
     assert_eq!(of, [json!("duplicate"), json!("executed"), json!("executed")]);
 
+    // What a filter leaves out is seen, too, and takes nothing of what may start in a minute.
+    let starts = db.number("SELECT max(starts)::bigint AS n FROM trigger_counters").await;
+    app.patch(&path, json!({"filter": {"kind": "mail"}})).await;
+    for _ in 0..2 {
+        hook(&app, &url, &[("webhook-id", "out")], "{}").await;
+    }
+    let filtered = outcomes(&app, &path, 7).await;
+    assert_eq!((&filtered[5]["outcome"], &filtered[6]["outcome"]), (&json!("filtered"), &json!("duplicate")));
+    assert_eq!(db.number("SELECT max(starts)::bigint AS n FROM trigger_counters").await, starts);
+    app.patch(&path, json!({"filter": null})).await;
+
     // No more than two a minute, and those two are spent unless a minute began meanwhile.
     join_all((0..6).map(|n| {
         let (app, url, id) = (&app, &url, format!("many-{n}"));
         async move { hook(app, url, &[("webhook-id", &id)], "{}").await }
     }))
     .await;
-    let all = outcomes(&app, &path, 11).await;
-    let limited = all[5..].iter().filter(|of| of["outcome"] == "rate_limited").count();
+    let all = outcomes(&app, &path, 13).await;
+    let limited = all[7..].iter().filter(|of| of["outcome"] == "rate_limited").count();
     assert!((2..=6).contains(&limited), "{all:?}");
 
     // Three minutes in a row with too many; whoever switches it on again begins anew.
-    let sent = AtomicUsize::new(11);
+    let sent = AtomicUsize::new(13);
     let paused = eventually("its pause", async || {
         db.run("UPDATE trigger_counters SET limited_minutes = 2, limited_minute = minute - 1, starts = 2").await;
         hook(&app, &url, &[("webhook-id", &format!("more-{sent:?}"))], "{}").await;
@@ -784,4 +804,32 @@ async fn an_id_is_good_again_and_an_app_is_asked_again_when_the_settings_say() {
     news.called(2).await;
     news.set_feed(&feed(2));
     outcomes(&app, &format!("/triggers/{}", text(&polled["id"])), 1).await;
+}
+
+#[tokio::test]
+async fn what_passes_is_tried_again_and_what_stays_is_an_error_after_the_last_try() {
+    let retries = ("PLATFORM_TRIGGER_RETRIES", "0s,100ms,100ms");
+    let (app, model) = app_with_model(&[retries, ("PLATFORM_RATE_FULL", "0")]).await;
+    let made =
+        app.post("/assistants", json!({"name": "Busy", "identifier": "busy", "messageQueueEnabled": false})).await.body;
+    let server = server_of(&app, "webhook").await;
+    let given = json!({"assistantId": made["_id"], "chatUidTemplate": "one", "messageTemplate": "Hello"});
+    let made = trigger(&app, &server, "webhook", given).await;
+    let path = format!("/triggers/{}", text(&made["id"]));
+    let url = text(&made["webhookUrl"]);
+    let url = url.strip_prefix(app.url()).expect("ours");
+    // As long as its chat is answered there is no room for another message.
+    model.hold();
+    for id in ["1", "2"] {
+        hook(&app, url, &[("webhook-id", id)], "{}").await;
+        outcomes(&app, &path, id.parse().expect("a number")).await;
+    }
+    let all = outcomes(&app, &path, 2).await;
+    assert_eq!((&all[0]["outcome"], &all[1]["outcome"]), (&json!("executed"), &json!("error")), "{all:?}");
+    assert_eq!(all[1]["error"]["code"], "CHAT_BUSY", "{all:?}");
+    assert!(all[1]["durationMs"].as_i64().is_some_and(|took| took >= 200), "it was tried three times: {all:?}");
+    hook(&app, url, &[("webhook-id", "3")], "{}").await;
+    model.let_go(100);
+    let all = outcomes(&app, &path, 3).await;
+    assert_eq!(all[2]["outcome"], "executed", "{all:?}");
 }

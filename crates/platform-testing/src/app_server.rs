@@ -54,6 +54,9 @@ struct Tokens {
     basic: bool,
     /// Keys and tokens are good no longer.
     refuses: bool,
+    /// So many times from now on nothing is revoked.
+    refuses_revocations: u32,
+    refuses_hooks: bool,
 }
 
 struct State {
@@ -135,6 +138,16 @@ impl FakeApp {
         self.state.tokens.lock().expect("lock").refuses = false;
     }
 
+    /// So many times from now on `/revoke` answers 503.
+    pub fn refuse_revocations(&self, times: u32) {
+        self.state.tokens.lock().expect("lock").refuses_revocations = times;
+    }
+
+    /// `/hooks` makes no subscriptions, or again.
+    pub fn refuse_hooks(&self, refuses: bool) {
+        self.state.tokens.lock().expect("lock").refuses_hooks = refuses;
+    }
+
     /// What `/list` answers.
     pub fn set_list(&self, list: Value) {
         *self.state.list.lock().expect("lock") = list;
@@ -168,7 +181,15 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
             tokio::time::sleep(Duration::from_millis(20)).await;
             token(&state, &recorded)
         }
-        "revoke" => HttpResponse::Ok().finish(),
+        "revoke" => {
+            let mut tokens = state.tokens.lock().expect("lock");
+            if tokens.refuses_revocations == 0 {
+                return HttpResponse::Ok().finish();
+            }
+            tokens.refuses_revocations -= 1;
+            HttpResponse::ServiceUnavailable().finish()
+        }
+        "hooks" if state.tokens.lock().expect("lock").refuses_hooks => HttpResponse::Forbidden().finish(),
         "hooks" if recorded.method == "POST" => {
             let id = state.subscriptions.fetch_add(1, Ordering::Relaxed) + 1;
             if recorded.json()["url"].as_str().is_none() {
