@@ -121,7 +121,7 @@ pub async fn connected_by_key(app: &TestApp) -> String {
 }
 
 /// A connection by OAuth on which a user has decided; its id.
-async fn connected_by_oauth(app: &TestApp, more: Value) -> String {
+pub async fn connected_by_oauth(app: &TestApp, more: Value) -> String {
     let mut body = json!({"authScheme": "OAUTH2", "appFields": {"clientId": "app-id", "clientSecret": "app-secret"}});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     let begun = connect(app, body).await;
@@ -132,7 +132,7 @@ async fn connected_by_oauth(app: &TestApp, more: Value) -> String {
 }
 
 /// A user comes back from the app.
-async fn decide(app: &TestApp, begun: &Value, more: &[(&str, &str)]) -> Reply {
+pub async fn decide(app: &TestApp, begun: &Value, more: &[(&str, &str)]) -> Reply {
     let url = Url::parse(begun["authorizationUrl"].as_str().expect("an address")).expect("a URL");
     let state = url.query_pairs().find(|(name, _)| name == "state").expect("a state").1.into_owned();
     let query: Vec<(&str, &str)> = more.iter().copied().chain([("state", state.as_str())]).collect();

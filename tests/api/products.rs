@@ -11,11 +11,11 @@ use base64::{
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
 use platform_testing::{FakeToolServer, TestApp, TestDb, ToolRequest};
-use reqwest::{StatusCode, Url};
+use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
 use crate::{
-    support::{PROGRAM, UNBOUNDED, agent, text},
+    support::{PROGRAM, UNBOUNDED, agent, eventually, text},
     triggers::{hex, hook, outcomes, tag, trigger},
 };
 
@@ -147,6 +147,41 @@ async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run(
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// From an account at GitHub to a signed word that the work is done.
+#[tokio::test]
+async fn an_issue_at_github_starts_an_agent_that_answers_there_and_a_webhook_tells_of_its_end() {
+    let (app, server, _) = products("journey", &[]).await;
+    let hooked = json!({"url": format!("{}/echo/done", server.url()), "events": ["thread.finished"]});
+    let secret = text(&app.post("/webhooks", hooked).await.body["secret"]);
+    server.tell(201, json!({"id": 4711, "ok": true}));
+    let github = connected(&app, "github").await;
+    let chosen = json!({"all": false, "enable": ["add_issue_comment"]});
+    let tools =
+        app.send(app.request(Method::PATCH, &format!("/integrations/servers/{github}/tools")).json(&chosen)).await;
+    assert_eq!(tools.status, StatusCode::OK, "{}", tools.body);
+    let given = json!({"name": "Support", "assistantSpecialization": {"availableToolsGroupsUids": [github]}});
+    let of = agent(&app, given).await;
+    let answer = "/tool github__add_issue_comment {\"owner\": \"octo\", \"repo\": \"hello\", \"issue_number\": \
+        {{data.issue.number}}, \"body\": \"Thanks, {{data.issue.user.login}}\"}\nDone";
+    let given = json!({"agentId": of, "messageTemplate": answer, "triggerConfig": {"owner": "octo", "repo": "hello"}});
+    trigger(&app, &github, "issue_opened", given).await;
+    let asked = server.last().json();
+    let (url, signs) = (text(&asked["config"]["url"]), text(&asked["config"]["secret"]));
+    let issue = json!({"action": "opened", "issue": {"number": 7, "title": "It breaks", "user": {"login": "ada"}},
+        "repository": {"full_name": "octo/hello"}, "sender": {"login": "ada"}});
+    let body = issue.to_string();
+    let signed = format!("sha256={}", hex(&tag(&signs, &body)));
+    let headers = [("X-Hub-Signature-256", signed.as_str()), ("X-GitHub-Delivery", "d1"), ("X-GitHub-Event", "issues")];
+    let accepted = hook(&app, url.strip_prefix(app.url()).expect("ours"), &headers, &body).await;
+    assert_eq!(accepted.status, StatusCode::ACCEPTED, "{}", accepted.body);
+    let told = eventually("its end", async || server.recorded().into_iter().find(|of| of.path == "/echo/done")).await;
+    assert!(crate::webhooks::signed(&told, &secret).is_some());
+    assert_eq!(told.json()["data"]["state"], "completed", "{told:?}");
+    let comment = server.recorded().into_iter().find(|of| of.path == "/told/repos/octo/hello/issues/7/comments");
+    let comment = comment.expect("a comment");
+    assert_eq!((comment.method.as_str(), comment.json()["body"].as_str()), ("POST", Some("Thanks, ada")));
 }
 
 /// The platform with the built-in connectors, which go to a server that keeps what it is sent.

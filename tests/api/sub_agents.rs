@@ -8,7 +8,7 @@ use crate::support::{
     tool_server,
 };
 
-fn hand_off(agent: &str, input: &Value) -> String {
+pub fn hand_off(agent: &str, input: &Value) -> String {
     format!("/tool hand_off_subagent {}", json!({"agentId": agent, "input": input}))
 }
 

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    integrations::app_with_crm,
+    integrations::{app_with_crm, connected_by_oauth, decide},
     support::{say_to, text},
 };
 
@@ -125,4 +125,60 @@ async fn tools_are_called_with_the_account_of_whom_the_assistant_talks_to_and_no
     connect("u1", "good-key").await;
     app.delete("/tenants/acme").await;
     assert_eq!(db.number("SELECT count(*) AS n FROM connections").await, 0, "a tenant that goes takes its accounts");
+}
+
+#[tokio::test]
+async fn an_account_stays_until_another_that_its_user_decides_on_takes_its_place() {
+    let (app, crm, db, _) = app_with_crm("tenant-oauth", &[]).await;
+    let apps = json!([{"app": "crm", "tools": ["note"]}]);
+    assistant(&app, "a", json!({"enabled": true, "apps": apps})).await;
+    let own = session(&app, "acme", "u1").await;
+    let connect = async |body: Value, origin: &str| {
+        let request = app.anonymous(Method::POST, "/v1/tenant-integrations/crm/connect?assistantId=a");
+        app.send(request.bearer_auth(&own).header("origin", origin).json(&body)).await
+    };
+    let active = async || -> Vec<Value> {
+        let all = as_(&app, &own, Method::GET, "/crm/accounts?assistantId=a", None).await.body;
+        let all = all.as_array().expect("accounts").iter();
+        all.filter(|account| account["status"] == "active").map(|account| account["id"].clone()).collect()
+    };
+    let works = async || {
+        let call = "/tool crm__note {\"text\": \"hi\"}\nDone";
+        say_to(&app, "a", &json!({"message": call, "tenantId": "acme", "subtenantId": "u1"}))
+            .await
+            .contains("\"ok\":true")
+    };
+    // The app's own fields are the operator's to give, once.
+    let early = connect(json!({"authScheme": "OAUTH2"}), app.url()).await;
+    assert_eq!((early.error(), &early.body["stage"]), ("INTEGRATION_SETUP_REQUIRED", &json!("app")), "{}", early.body);
+    connected_by_oauth(&app, json!({})).await;
+    let by_key = json!({"authScheme": "API_KEY", "accountFields": {"key": "good-key"}});
+    let first = text(&connect(by_key, app.url()).await.body["accountId"]);
+    for answer in [("error", "access_denied"), ("code", "bad")] {
+        let begun = connect(json!({"authScheme": "OAUTH2"}), app.url()).await.body;
+        assert_eq!(begun["connected"], false, "{begun}");
+        assert_eq!((active().await, works().await), (vec![json!(first)], true), "while it is open");
+        assert_eq!(decide(&app, &begun, &[answer]).await.status, StatusCode::BAD_REQUEST);
+        assert_eq!((active().await, works().await), (vec![json!(first)], true), "and when it fails");
+    }
+    let (there, page) = ("https://widget.example/back", "https://widget.example");
+    for (return_to, origin) in [(there, app.url()), ("https://evil.example/", page), ("/back", page)] {
+        let refused = connect(json!({"authScheme": "OAUTH2", "returnTo": return_to}), origin).await;
+        assert_eq!(refused.error(), "INVALID_RETURN_TO", "{return_to} from {origin}");
+    }
+    let begun = connect(json!({"authScheme": "OAUTH2", "returnTo": there}), page).await.body;
+    let back = decide(&app, &begun, &[("code", "good")]).await;
+    assert!(back.header("location").starts_with(there) && back.status == StatusCode::FOUND, "{:?}", back.headers);
+    assert_eq!(active().await, [begun["accountId"].clone()], "one account of an app");
+    assert!(works().await && begun["accountId"] != json!(first));
+    let sent = crm.requests("/api/notes").pop().expect("a call");
+    assert!(sent.header("authorization").starts_with("Bearer access-"), "{sent:?}");
+    let kept = db.dump().await;
+    for secret in ["good-key", "access-", "refresh-", "app-secret"] {
+        assert!(!kept.contains(secret), "{secret} is kept as it is");
+    }
+    // Who is no end user has an account of the tenant.
+    let tenant = text(&app.post("/tenant-sessions", json!({"tenantId": "acme"})).await.body["token"]);
+    let of_tenant = as_(&app, &tenant, Method::GET, "/crm/accounts?assistantId=a", None).await.body;
+    assert_eq!(of_tenant, json!([]), "an end user's is not theirs");
 }

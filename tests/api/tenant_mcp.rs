@@ -51,6 +51,7 @@ async fn the_tools_of_a_server_are_those_of_whoever_brought_it_within_what_the_a
     let listed = app.get(&format!("/tenant-mcp{}", of("u1"))).await.body;
     assert_eq!(listed["limits"], json!({"maxServers": 2, "maxToolsPerServer": 2, "used": 1}));
     assert!(!listed.to_string().contains("header-canary"), "{listed}");
+    assert!(!db.dump().await.contains("header-canary"), "it is sealed");
     assert_eq!(app.get(&format!("/tenant-mcp{}", of("u2"))).await.body["servers"], json!([]));
 
     let said = call(&app, "u1", "my-server__echo").await;
@@ -84,7 +85,7 @@ async fn the_tools_of_a_server_are_those_of_whoever_brought_it_within_what_the_a
 
 #[tokio::test]
 async fn a_server_with_a_log_in_of_its_own_is_used_as_its_user_once_they_have_decided() {
-    let (app, _db) = app().await;
+    let (app, db) = app().await;
     let server = FakeMcpServer::start();
     server.require_log_in();
     let session = app.post("/tenant-sessions", json!({"tenantId": "acme", "subtenantId": "u1"})).await;
@@ -116,6 +117,7 @@ async fn a_server_with_a_log_in_of_its_own_is_used_as_its_user_once_they_have_de
     assert_eq!(server.requests("tools/call")[0].header("authorization"), "Bearer token-of-u1-1");
     assert!(call(&app, "u2", "s__echo").await.contains("TOOL_NOT_AVAILABLE"));
     assert!(!server.everything().contains(&token), "a session of ours goes to nobody");
+    assert!(!db.dump().await.contains("token-of-u1"), "it is sealed");
 
     // What it was given is taken back when the server goes.
     let gone = format!("/{}", text(&listed["servers"][0]["id"]));

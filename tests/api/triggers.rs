@@ -17,6 +17,7 @@ use tokio::sync::{RwLock, watch};
 
 use crate::{
     integrations::{app_with_crm, connected_by_key, connectors},
+    sub_agents::hand_off,
     support::{PROGRAM, UNBOUNDED, agent, app_with, app_with_model, eventually, text, thread_in},
 };
 
@@ -541,6 +542,25 @@ async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
     let of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
     assert_eq!(of[..5], vec![json!("executed"); 5]);
     assert_eq!((&of[5], &all[5]["error"]["code"]), (&json!("error"), &json!("LOOP")));
+
+    // Also by the hand of a sub-agent, and of one below it.
+    let helper = agent(
+        &app,
+        json!({"name": "Helper", "subAgentConfig": {"enabled": true},
+        "assistantSpecialization": {"availableToolsGroupsUids": [tools]}}),
+    )
+    .await;
+    let lead = agent(&app, json!({"name": "Lead", "assistantSpecialization": {"subagentsIds": [helper]}})).await;
+    app.patch(&path, json!({"enabled": false})).await;
+    let handed = trigger(&app, &server, "webhook", json!({"agentId": lead, "rateLimitPerMinute": 600,
+        "messageTemplate": format!("{}\nDone", hand_off(&helper, &json!("/tool again {\"n\": \"{{event.id}}\"}\nDone")))}))
+    .await;
+    app.patch(&format!("/tool-servers/{tools}"), json!({"url": handed["webhookUrl"]})).await;
+    let url = text(&handed["webhookUrl"]);
+    hook(&app, url.strip_prefix(app.url()).expect("ours"), &[], "{}").await;
+    let all = outcomes(&app, &format!("/triggers/{}", text(&handed["id"])), 6).await;
+    let of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
+    assert_eq!((&of[..5], &all[5]["error"]["code"]), (&vec![json!("executed"); 5][..], &json!("LOOP")), "{all:?}");
 
     // What is told of such a run says so, too, whatever it is.
     let receiver = FakeToolServer::start();

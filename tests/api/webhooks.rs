@@ -36,7 +36,7 @@ async fn received(server: &FakeToolServer, path: &str, is_enough: impl Fn(&[Tool
 }
 
 /// Whether a secret signed what was sent, as Standard Webhooks has it; which of the signatures it is.
-fn signed(request: &ToolRequest, secret: &str) -> Option<usize> {
+pub fn signed(request: &ToolRequest, secret: &str) -> Option<usize> {
     use aws_lc_rs::hmac;
     let key = STANDARD.decode(secret.strip_prefix("whsec_").expect("the prefix")).expect("base64");
     let (id, timestamp) = (request.header("webhook-id"), request.header("webhook-timestamp"));
@@ -278,7 +278,7 @@ async fn judgements_machines_and_what_goes_wrong_are_told_of() {
     assert_eq!(asked["pendingApproval"]["uid"], waiting["pendingApproval"]["uid"], "{waiting}");
     assert!(asked["pendingApproval"]["expiresAtMs"].is_number(), "{asked}");
     let reached = &told["tenant.limit_reached"];
-    assert_eq!((&reached["tenantId"], &reached["rule"]["percent"]), (&json!("small"), &json!(120.0)), "{reached}");
+    assert_eq!((&reached["tenantId"], &reached["rule"]["current"]), (&json!("small"), &json!(120)), "{reached}");
     let session = app.get(&format!("{path}/sessions/last")).await.body;
     let ended = &told["sandbox.finished"];
     for field in ["sessionId", "environmentId", "status", "stoppedReason"] {
@@ -337,6 +337,8 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
 
     // A redelivery has the same id; after a rotation it is signed with both secrets, after a day with the new one.
     let new = text(&app.post(&format!("{flaky}/rotate-secret"), json!({})).await.body["secret"]);
+    let kept = db.dump().await;
+    assert!(!kept.contains(&new[6..]) && !kept.contains(&secret[6..]), "they are sealed");
     let redeliver = format!("{flaky}/deliveries/{}/redeliver", text(&again[0]["id"]));
     let redelivered = app.post(&redeliver, json!({})).await;
     assert_eq!((redelivered.status, &redelivered.body["eventId"]), (StatusCode::ACCEPTED, &sent["eventId"]));

@@ -152,6 +152,20 @@ async fn the_everything_server_of_the_mcp_project_offers_its_tools() {
     assert!(said[2].contains('3') && said[3] == "Echo: hi", "{said:?}");
     assert!(app.post(&format!("{path}/refresh"), json!({})).await.status.is_success());
 
+    // An end user brings the same server for themselves.
+    let brings = json!({"name": "B", "identifier": "b", "tenantMcpConfig": {"enabled": true}});
+    app.post("/assistants", brings).await;
+    let own = json!({"url": real.url("/mcp"), "name": "Mine"});
+    let of = |who: &str| format!("/tenant-mcp?assistantId=b&tenantId=acme&subtenantId={who}");
+    let brought = app.post(&of("u1"), own).await;
+    assert_eq!((brought.status, &brought.body["server"]["status"]), (StatusCode::CREATED, &json!("active")));
+    for (who, is_theirs) in [("u1", true), ("u2", false)] {
+        let message = "/tool mine__get-sum {\"a\": 40, \"b\": 2}\nDone";
+        let message = json!({"message": message, "tenantId": "acme", "subtenantId": who});
+        let turn = app.post("/assistants/b/messages", message).await.body.to_string();
+        assert_eq!((turn.contains("is 42"), turn.contains("TOOL_NOT_AVAILABLE")), (is_theirs, !is_theirs), "{turn}");
+    }
+
     // A server that is away keeps its tools; calls say so, and go on when it is back.
     drop(real);
     let refused = app.post(&format!("{path}/refresh"), json!({})).await;
@@ -431,6 +445,20 @@ async fn the_official_libraries_of_standard_webhooks_verify_what_is_sent() {
     for (program, file) in [("python", "webhook_library.py"), ("node", "webhook_library.mjs")] {
         let read = printed(program, &[file, &secret, &headers, &sent.body]).await;
         assert_eq!(read, json!({"type": "chat.completed", "changed": "refused"}), "{file}");
+    }
+    // For a day after a rotation, who has the secret from before verifies it as well.
+    let path = format!("/webhooks/{}", app.get("/webhooks").await.body["items"][0]["_id"].as_str().expect("one"));
+    let new =
+        app.post(&format!("{path}/rotate-secret"), json!({})).await.body["secret"].as_str().expect("it").to_owned();
+    app.post("/assistants/default/messages", json!({"message": "Hello"})).await;
+    receiver.called(2).await;
+    let sent = receiver.last();
+    let headers = json!(sent.headers).to_string();
+    for (program, file) in [("python", "webhook_library.py"), ("node", "webhook_library.mjs")] {
+        for secret in [&secret, &new] {
+            let read = printed(program, &[file, secret, &headers, &sent.body]).await;
+            assert_eq!(read, json!({"type": "chat.completed", "changed": "refused"}), "{file}");
+        }
     }
 }
 
