@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::join_all;
 use platform_testing::{TestApp, TestDb};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, app, app_with, app_with_model, finished_of, start_of, text};
+use crate::support::{PROGRAM, app, app_with, app_with_model, factor, finished_of, start_of, text};
 
 /// An assistant that remembers; `memory` lays fields over its settings of memory.
 async fn assistant(app: &TestApp, name: &str, memory: Value) -> String {
@@ -146,6 +147,13 @@ async fn limits_hold_whoever_writes_at_once_and_a_deleted_tenant_is_forgotten() 
     let path = format!("/memory/assistants/m/core/{id}?tenantId=acme");
     assert_eq!(app.patch(&path, json!({"content": "x".repeat(50)})).await.error(), "CORE_MEMORY_FULL", "characters");
     assert_eq!(app.patch(&path, json!({"content": "shorter"})).await.status, StatusCode::OK, "in its own place");
+    // A model is told so, and nothing is kept.
+    for (content, refusal) in [("one more".to_owned(), "CORE_MEMORY_FULL"), ("x".repeat(1001), "VALIDATION_ERROR")] {
+        let call = format!("/tool remember {{\"content\": \"{content}\"}}");
+        let told = tell(&app, "m", &json!({"tenantId": "acme"}), &call).await["chatContent"].to_string();
+        assert!(told.contains(refusal), "{told}");
+    }
+    assert_eq!(app.get(core).await.body["entries"].as_array().map(Vec::len), Some(5));
     let deleted = app.delete("/tenants/acme").await;
     assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
     assert_eq!(app.get(core).await.body["entries"], json!([]));
@@ -253,6 +261,32 @@ async fn sessions_reach_their_own_memory_and_leave_alone_what_is_read_only() {
         assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, code), "{method} {path}");
     }
     assert_eq!(ask(&ann, Method::DELETE, "/1", json!({})).await.body["removed"], true);
+    // Nor does a model in their chats reach further.
+    let say = async |token: &str, message: &str| {
+        let request = app.anonymous(Method::POST, "/v1/assistants/m/messages").bearer_auth(token);
+        let said = app.send(request.json(&json!({"message": message, "skipSummarization": true}))).await;
+        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+        said.body.to_string()
+    };
+    say(&bob, "/tool remember {\"content\": \"canary of bob\"}").await;
+    assert!(say(&bob, "/tool forget {\"id\": 2}").await.contains("ENTRY_NOT_FOUND"), "ann's");
+    assert_eq!(contents(&app.get(of_ann).await.body), ["fixed"]);
+    assert!(!say(&ann, "/tool search_memory {\"query\": \"canary\"}").await.contains("of bob"));
+}
+
+#[tokio::test]
+async fn end_users_of_a_tenant_share_what_is_remembered_where_its_scope_is_the_tenant() {
+    let app = app().await;
+    assistant(&app, "m", json!({"scope": "tenant", "recall": true})).await;
+    let who = |tenant: &str, user: &str| json!({"tenantId": tenant, "subtenantId": user});
+    tell(&app, "m", &who("acme", "ann"), "/tool remember {\"content\": \"The office closes at six\"}").await;
+    tell(&app, "m", &who("acme", "ann"), "The cafeteria serves pancakes on Tuesdays").await;
+    for (tenant, user, shares) in [("acme", "bob", true), ("globex", "ann", false)] {
+        let told = tell(&app, "m", &who(tenant, user), "When are there pancakes?").await;
+        let (known, recalled) = (told["coreMemories"].to_string(), told["recalledMemories"].to_string());
+        let seen = (known.contains("closes at six"), recalled.contains("on Tuesdays"));
+        assert_eq!(seen, (shares, shares), "{user} of {tenant}: {told}");
+    }
 }
 
 #[tokio::test]
@@ -287,6 +321,18 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     let turns = many["recalledMemories"][0]["turns"].as_array().expect("turns");
     assert_eq!((turns.len(), &turns[4]["content"]), (6, &json!("Parrot number 4 of mine talks")), "{many}");
 
+    // No more than 1,500 tokens; and the newest, whatever it says.
+    for n in 0..4 {
+        tell(&app, "m", &who("dan"), &format!("Parrot number {n} {}", "feather ".repeat(180))).await;
+    }
+    tell(&app, "m", &who("dan"), "Something else").await;
+    let many = tell(&app, "m", &who("dan"), "Which parrot?").await;
+    let turns = many["recalledMemories"][0]["turns"].as_array().expect("turns");
+    let said: Vec<&str> = turns.iter().filter_map(|turn| turn["content"].as_str()).collect();
+    assert!(said.contains(&"Something else"), "{said:?}");
+    let length: usize = said.iter().map(|said| said.len()).sum();
+    assert!((2000..=6000).contains(&length) && said.iter().any(|said| said.starts_with("Parrot")), "{length}");
+
     // A second message of the same chat is told nothing more; the tool looks when it is asked to.
     app.patch("/assistants/m", json!({"provider": "demo", "model": "demo-1"})).await;
     let chat = start_of(&app, "m", "/say hello").await;
@@ -319,18 +365,23 @@ async fn what_a_model_remembers_is_stored_once_or_not_at_all_whenever_it_is_kill
     let leases = [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms")];
     let mut app = TestApp::start(PROGRAM, &db, &leases);
     assistant(&app, "m", json!({})).await;
-    for round in 0..4_u64 {
+    let (mut runner, mut stored) = (TestRunner::deterministic(), 0);
+    for round in 0..4 * factor(10) {
         let message = format!("/tool remember {{\"content\": \"fact {round}\"}}\n/wait 200ms");
         let body = json!({"message": message, "tenantId": "acme", "skipSummarization": true});
         let sent = app.post("/assistants/m/messages?async=true", body).await;
         assert!(sent.status.is_success(), "{}", sent.body);
         let chat = text(&sent.body["chatUid"]);
-        tokio::time::sleep(std::time::Duration::from_millis(7 * round * round)).await;
+        let pause = (0_u64..60).new_tree(&mut runner).expect("generated").current();
+        tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
         app.crash();
         let ended = finished_of(&app, "m", &chat).await;
         assert_eq!(ended["status"], "completed", "{ended}");
+        // What was stored before the kill, and of which nothing was noted, is found again.
+        stored += usize::from(ended["chatContent"].to_string().contains("deduped\\\":true"));
         let kept = app.get("/memory/assistants/m/core?tenantId=acme").await.body;
         let fact = format!("fact {round}");
         assert_eq!(contents(&kept).iter().filter(|content| **content == fact).count(), 1, "{kept}");
     }
+    println!("{} kills, {stored} of them between what is stored and what is noted", 4 * factor(10));
 }

@@ -71,6 +71,7 @@ fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
         ("PLATFORM_RUN_HEARTBEAT", "29s"),
         ("PLATFORM_DEMO_PRICE", "free"),
         ("PLATFORM_SECRET_KEY", "short"),
+        ("PLATFORM_SPEECH_MODEL_PATH", "/models/ears"),
         ("PLATFORM_PROVIDERS_FILE", "/no/such/file"),
         ("OPENAI_BASE_URL", "ftp://x"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),

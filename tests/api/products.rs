@@ -1,10 +1,6 @@
 //! The built-in connectors of products that cannot be called here: their tools, called where each request is kept.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use base64::{
     Engine,
@@ -112,15 +108,15 @@ async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run(
                 } else {
                     (text(&made["webhookUrl"]), "signing-canary".to_owned())
                 };
-                let signature = &event["signature"];
+                let (signature, now) = (&event["signature"], made["creationTimestampMs"].as_i64().expect("a time"));
                 if let Some(field) = signature["timestampPath"].as_str() {
-                    sample[field] = now_ms().into();
+                    sample[field] = now.into();
                 }
                 let url = url.strip_prefix(app.url()).expect("ours");
                 let id = event["eventId"]["header"].as_str().unwrap_or("X-Id");
                 let send = async |what: &Value, id_is: &str, secret: &str| {
                     let body = what.to_string();
-                    let headers = signed(signature, secret, &body);
+                    let headers = signed(signature, secret, now, &body);
                     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
                     hook(&app, url, &headers.chain([(id, id_is)]).collect::<Vec<_>>(), &body).await.status
                 };
@@ -128,7 +124,7 @@ async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run(
                 assert_eq!(send(&sample, "1", &secret).await, StatusCode::ACCEPTED, "{at}");
                 // What GitHub says when a webhook is made, and others say like it.
                 let mut ping = json!({"zen": "Keep it logically awesome.", "event_id": "2"});
-                ping["webhookTimestamp"] = now_ms().into();
+                ping["webhookTimestamp"] = now.into();
                 assert_eq!(send(&ping, "2", &secret).await, StatusCode::ACCEPTED, "{at}");
                 (path, vec!["executed", "filtered"])
             };
@@ -227,8 +223,8 @@ fn pointer(value: &Value, sought: &str, at: &str) -> Option<String> {
 }
 
 /// The headers that sign a body, as the products' references say.
-fn signed(rule: &Value, secret: &str, body: &str) -> Vec<(String, String)> {
-    let (header, now) = (text(&rule["header"]), now_ms() / 1000);
+fn signed(rule: &Value, secret: &str, now: i64, body: &str) -> Vec<(String, String)> {
+    let (header, now) = (text(&rule["header"]), now / 1000);
     match rule["kind"].as_str() {
         Some("slack-v0") => {
             let tag = hex(&tag(secret, &format!("v0:{now}:{body}")));
@@ -236,11 +232,6 @@ fn signed(rule: &Value, secret: &str, body: &str) -> Vec<(String, String)> {
         }
         _ => vec![(header, format!("{}{}", rule["prefix"].as_str().unwrap_or_default(), hex(&tag(secret, body))))],
     }
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    u64::try_from(now.as_millis()).expect("few")
 }
 
 /// A tool server of a product that a user has connected.

@@ -19,6 +19,11 @@ const WAV: &[u8] = include_bytes!("speech/hello.wav");
 const OGG: &[u8] = include_bytes!("speech/hello.ogg");
 const FLAC: &[u8] = include_bytes!("speech/hello.flac");
 const MP3: &[u8] = include_bytes!("speech/hello.mp3");
+const WEBM: &[u8] = include_bytes!("speech/hello.webm");
+/// As a browser records it: it does not say how long it is.
+const LIVE: &[u8] = include_bytes!("speech/live.webm");
+const M4A: &[u8] = include_bytes!("speech/hello.m4a");
+const MP4: &[u8] = include_bytes!("speech/hello.mp4");
 
 fn recording(bytes: &'static [u8]) -> Form {
     let part = Part::bytes(bytes).file_name("recording.webm").mime_str("audio/webm;codecs=opus").expect("a type");
@@ -58,7 +63,13 @@ async fn app_that_hears(more: &[(&str, &str)]) -> (TestApp, FakeModelServer, Tes
 #[tokio::test]
 async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls() {
     let (app, model, _db) = app_that_hears(&[]).await;
-    let heard = hear(&app, recording(OGG).text("chatUid", "voice").text("verbose", "true")).await;
+    let widget = json!({"name": "Widget", "identifier": "widget", "accessConfiguration": {"externalAccess": true}});
+    assert_eq!(app.post("/assistants", widget).await.status, StatusCode::CREATED);
+    // The widget has the session of an end user, nothing else.
+    let own = session(&app, json!({"tenantId": "acme", "subtenantId": "ann"})).await;
+    let as_own = |method: Method, path: &str| app.anonymous(method, &format!("/v1{path}")).bearer_auth(&own);
+    let recorded = recording(OGG).text("chatUid", "voice").text("verbose", "true");
+    let heard = app.send(as_own(Method::POST, "/whisper").multipart(recorded)).await;
     assert_eq!(heard.status, StatusCode::OK, "{}", heard.body);
     let transcript = heard.body;
     for (field, value) in [
@@ -77,9 +88,16 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
     assert_eq!((&asked.body["response_format"], asked.body.get("language")), (&json!("verbose_json"), None));
 
     let said = json!({"transcriptId": transcript["transcriptId"], "chatUid": "voice", "skipSummarization": true});
-    let sent = app.post("/assistants/default/messages", said).await;
+    let sent = app.send(as_own(Method::POST, "/assistants/widget/messages").json(&said)).await;
     assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
-    let chat = app.get("/assistants/default/chats/voice").await.body;
+    for (tenant, user) in [("acme", "bob"), ("globex", "ann")] {
+        let other = session(&app, json!({"tenantId": tenant, "subtenantId": user})).await;
+        let stolen = app.anonymous(Method::POST, "/v1/assistants/widget/messages").bearer_auth(other);
+        let stolen = app.send(stolen.json(&json!({"transcriptId": transcript["transcriptId"]}))).await;
+        assert!(stolen.status.is_client_error(), "{user} of {tenant}: {}", stolen.body);
+        assert!(!stolen.body.to_string().contains("Hello there"), "{}", stolen.body);
+    }
+    let chat = app.get("/assistants/widget/chats/voice").await.body;
     let message = &chat["chatContent"][0];
     assert_eq!(message["content"]["message"], "Hello there.");
     assert_eq!(
@@ -105,7 +123,16 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
 #[tokio::test]
 async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has_a_name() {
     let (app, model, _db) = app_that_hears(&[]).await;
-    for (bytes, kind) in [(WAV, "audio/wav"), (OGG, "audio/ogg"), (FLAC, "audio/flac"), (MP3, "audio/mpeg")] {
+    for (bytes, kind) in [
+        (WAV, "audio/wav"),
+        (OGG, "audio/ogg"),
+        (FLAC, "audio/flac"),
+        (MP3, "audio/mpeg"),
+        (WEBM, "audio/webm"),
+        (LIVE, "audio/webm"),
+        (M4A, "audio/mp4"),
+        (MP4, "audio/mp4"),
+    ] {
         let heard = hear(&app, recording(bytes).text("language", "EN")).await;
         assert_eq!(heard.status, StatusCode::OK, "{kind}: {}", heard.body);
         assert!(heard.body.get("segments").is_none(), "{kind}");
@@ -143,6 +170,16 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     let server = FakeToolServer::start();
     let none = json!({"audioUrl": format!("{}/echo", server.url())});
     assert_eq!(app.post("/speech-to-text", none).await.error(), "AUDIO_UNSUPPORTED_FORMAT");
+    server.serve("/a.wav", "text/html", WAV);
+    let heard = app.post("/speech-to-text", json!({"audioUrl": format!("{}/a.wav", server.url())})).await;
+    assert_eq!((heard.status, &heard.body["text"]), (StatusCode::OK, &json!("Hello there.")), "{}", heard.body);
+    let kept = text(&heard.body["audioUrl"]);
+    assert!(kept.starts_with(app.url()), "it is kept here: {kept}");
+    let kept = reqwest::get(&kept).await.expect("an answer").bytes().await.expect("bytes");
+    assert_eq!(kept, WAV);
+    let large = json!({"audioUrl": format!("{}/big/{}", server.url(), 26 << 20)});
+    let refused = app.post("/speech-to-text", large).await;
+    assert!(refused.status.is_client_error(), "{}", refused.body);
     let file = upload(&app, "a.wav", WAV).await;
     let heard = app.post("/speech-to-text", json!({"audioUrl": file["downloadUrl"], "verbose": true})).await;
     assert_eq!((heard.status, &heard.body["text"]), (StatusCode::OK, &json!("Hello there.")), "{}", heard.body);
@@ -192,7 +229,7 @@ async fn without_an_engine_the_demo_answers_or_it_says_that_there_is_none() {
     assert_eq!(heard.body["text"], format!("demo transcript of {} bytes", WAV.len()));
     let millis = heard.body["durationMs"].as_i64().expect("a time");
     assert!(Duration::from_millis(millis.unsigned_abs()) > Duration::from_millis(300), "{millis}, from the container");
-    for bytes in [OGG, FLAC, MP3] {
+    for bytes in [OGG, FLAC, MP3, WEBM, LIVE, M4A, MP4] {
         let other = hear(&app, recording(bytes)).await.body["durationMs"].as_i64().expect("a time");
         assert!((other - millis).abs() < 150, "{other} and {millis}");
     }

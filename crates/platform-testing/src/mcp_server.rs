@@ -1,5 +1,8 @@
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -38,6 +41,8 @@ struct State {
     url: Mutex<String>,
     /// Counts how often its tools became others.
     changes: watch::Sender<u32>,
+    /// It does not tell of them.
+    is_quiet: AtomicBool,
     /// Ids of calls that wait for another.
     swapped: watch::Sender<Vec<Value>>,
 }
@@ -51,8 +56,6 @@ struct LogIn {
     is_modern: bool,
     /// Does not answer well.
     is_away: bool,
-    /// Does not tell of changes of its tools.
-    is_quiet: bool,
 }
 
 impl FakeMcpServer {
@@ -64,6 +67,7 @@ impl FakeMcpServer {
             log_in: Mutex::default(),
             url: Mutex::default(),
             changes: watch::Sender::default(),
+            is_quiet: AtomicBool::default(),
             swapped: watch::Sender::default(),
         });
         let shared = Arc::clone(&state);
@@ -100,7 +104,7 @@ impl FakeMcpServer {
     /// Its tools, as they are listed.
     pub fn describe(&self, tools: Value) {
         *self.state.tools.lock().expect("lock") = tools;
-        if !self.state.log_in.lock().expect("lock").is_quiet {
+        if !self.state.is_quiet.load(Ordering::Relaxed) {
             self.state.changes.send_modify(|changes| *changes += 1);
         }
     }
@@ -112,7 +116,7 @@ impl FakeMcpServer {
 
     /// It tells nobody of changes of its tools.
     pub fn be_quiet(&self) {
-        self.state.log_in.lock().expect("lock").is_quiet = true;
+        self.state.is_quiet.store(true, Ordering::Relaxed);
     }
 
     /// It speaks the family of 2026-07-28.

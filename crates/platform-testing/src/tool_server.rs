@@ -32,6 +32,7 @@ struct State {
     open: watch::Sender<bool>,
     calls: Mutex<HashMap<String, u64>>,
     told: Mutex<(u16, Value)>,
+    files: Mutex<HashMap<String, (String, Bytes)>>,
     tokens: Mutex<Tokens>,
 }
 
@@ -87,6 +88,7 @@ impl FakeToolServer {
             count: watch::Sender::new(0),
             open: watch::Sender::new(false),
             calls: Mutex::default(),
+            files: Mutex::default(),
             told: Mutex::new((200, json!({}))),
             tokens: Mutex::new(Tokens { issued: 0, revoked: false, life: 3600 }),
         });
@@ -133,6 +135,12 @@ impl FakeToolServer {
         *self.state.told.lock().expect("lock") = (status, answer);
     }
 
+    /// A file under a path, with the content type that is said of it.
+    pub fn serve(&self, path: &str, content_type: &str, bytes: &'static [u8]) {
+        let file = (content_type.to_owned(), Bytes::from_static(bytes));
+        self.state.files.lock().expect("lock").insert(path.to_owned(), file);
+    }
+
     /// How long the tokens of `/token` live, in seconds.
     pub fn tokens_live(&self, seconds: u32) {
         self.state.tokens.lock().expect("lock").life = seconds;
@@ -158,6 +166,9 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         *count += 1;
         *count <= most
     };
+    if let Some((content_type, bytes)) = state.files.lock().expect("lock").get(&path).cloned() {
+        return HttpResponse::Ok().content_type(content_type).body(bytes);
+    }
     match what {
         "echo" => HttpResponse::Ok().json(json!({
             "method": recorded.method, "path": recorded.path, "headers": recorded.headers, "body": recorded.body,

@@ -129,7 +129,9 @@ impl PgWebhooks {
             for (name, lane) in &mut lanes {
                 let stalled = lane.stalled();
                 if !stalled.is_empty() {
-                    stalled.iter().for_each(|(claimed, ..)| release(&mut held, &claimed.account_id));
+                    for (claimed, ..) in &stalled {
+                        release(&mut held, &claimed.account_id);
+                    }
                     let webhooks = Arc::clone(&attempts.webhooks);
                     spawn("deliver", async move { webhooks.give_back(stalled).await });
                     looks = true;
