@@ -43,16 +43,21 @@ async fn asks(stream: &mut TcpStream) -> bool {
 
 const CHUNKED: &str = "host: x\r\ntransfer-encoding: chunked\r\ncontent-type: application/json\r\n";
 
+const FORM: &str = "host: x\r\ntransfer-encoding: chunked\r\ncontent-type: multipart/form-data; boundary=b\r\n";
+
 #[tokio::test]
 async fn after_an_early_answer_little_is_read_and_the_connection_closes() {
-    let app = app().await;
+    let app = app_with(&[("PLATFORM_MAX_UPLOAD_BYTES", "1000")]).await;
     let key = format!("authorization: Bearer {}\r\n", app.key());
+    let file = "content-disposition: form-data; name=\"file\"; filename=\"a.txt\"";
+    let part = format!("--b\r\n{file}\r\n\r\n{}", "x".repeat(4000));
     let early = [
         (format!("POST /v1/assistants HTTP/1.1\r\n{CHUNKED}\r\n1\r\n{{\r\n"), "401"),
         (format!("POST /v1/nothing HTTP/1.1\r\n{CHUNKED}\r\n1\r\n{{\r\n"), "404"),
         (format!("PUT /v1/models HTTP/1.1\r\n{CHUNKED}{key}\r\n1\r\n{{\r\n"), "405"),
         (format!("POST /v1/assistants HTTP/1.1\r\n{CHUNKED}{key}content-encoding: gzip\r\n\r\n1\r\n{{\r\n"), "415"),
         (format!("POST /v1/assistants HTTP/1.1\r\nhost: x\r\n{key}content-length: 3000000\r\n\r\n{{"), "415"),
+        (format!("POST /v1/files/upload HTTP/1.1\r\n{FORM}{key}\r\n{:x}\r\n{part}\r\n", part.len()), "413"),
         (format!("OPTIONS /v1/x HTTP/1.1\r\n{CHUNKED}origin: x\r\naccess-control-request-method: GET\r\n\r\n"), "204"),
     ];
     let trickled = early.iter().map(async |(request, status)| {

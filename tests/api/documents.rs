@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     document_files::{pdf, upload},
+    environments::environment,
     support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text, thread, thread_in},
 };
 
@@ -139,6 +140,10 @@ async fn a_search_finds_the_passage_and_says_where_it_stands() {
     // Words of another language are found in its forms.
     assert_eq!(names(&search(&app, json!({"query": "Mitarbeiterin Urlaubstag"})).await)[0], "Urlaubsregeln");
     assert_eq!(search(&app, json!({"query": "xyzzy"})).await, Vec::<Value>::new());
+    // A name is found although it is misspelt, below what says the other words.
+    assert_eq!(names(&search(&app, json!({"query": "hanbook"})).await), ["Handbook"]);
+    let both = search(&app, json!({"query": "Urlaubsregln keys"})).await;
+    assert_eq!(names(&both), ["Handbook", "Urlaubsregeln"], "{both:?}");
     assert_eq!(search(&app, json!({"query": "the of and"})).await.len(), 0, "words that say nothing");
     // However it is written, and in scripts without spaces.
     for (name, says, asked) in [
@@ -303,6 +308,10 @@ async fn what_is_attached_is_used_and_goes_from_who_uses_it_when_it_is_deleted()
     assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([]));
     attach(&format!("/documents/{id}/attach"), json!({"targetType": "assistant", "targetId": "s"})).await;
     assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([id]));
+    // Who only asks what would go is told by whom it is used, and nothing goes.
+    let planned = app.delete(&format!("/documents/{id}?dryRun=true")).await.body;
+    assert_eq!(planned["usage"], app.get(&format!("/documents/{id}/usage")).await.body, "{planned}");
+    assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([id]));
     app.delete(&format!("/document-folders/{top}?deleteDocuments=true")).await;
     assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([]));
     let shown = app.get(&format!("/agents/{agent_id}")).await.body;
@@ -311,9 +320,22 @@ async fn what_is_attached_is_used_and_goes_from_who_uses_it_when_it_is_deleted()
 
 /// A turn in which the model calls a tool; what the tool answered.
 pub async fn called(app: &TestApp, model: &FakeModelServer, assistant: &str, tool: &str, arguments: Value) -> Value {
+    called_by(app, app.key(), model, assistant, tool, arguments).await
+}
+
+/// The same for whoever has a token.
+async fn called_by(
+    app: &TestApp,
+    token: &str,
+    model: &FakeModelServer,
+    assistant: &str,
+    tool: &str,
+    arguments: Value,
+) -> Value {
     model.script([Script::tool_call(tool, &arguments), Script::words(&["done"])]);
     let body = json!({"message": "Look.", "skipSummarization": true});
-    let reply = app.post(&format!("/assistants/{assistant}/messages"), body).await;
+    let request = app.anonymous(Method::POST, &format!("/v1/assistants/{assistant}/messages")).bearer_auth(token);
+    let reply = app.send(request.json(&body)).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     let messages = reply.body.as_array().expect("messages");
     let result = messages.iter().find(|message| message["role"] == "tool").expect("a result");
@@ -407,6 +429,64 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     app.post("/assistants/default/messages", json!({"message": "Hi", "skipSummarization": true})).await;
     let asked = model.recorded().last().expect("a request").body.to_string();
     assert!(!asked.contains("search_knowledge") && !asked.contains("attached"), "{asked}");
+}
+
+#[tokio::test]
+async fn an_end_user_and_who_is_connected_to_an_environment_find_what_is_attached_there_and_no_more() {
+    let (app, model) = app_with_model(&[]).await;
+    let secret = document(&app, "Secret", "# Safe\n\nThe password of the safe is swordfish.", json!({})).await;
+    let plan = document(&app, "Plan", "# Safe\n\nThe safe is opened on Mondays.", json!({})).await;
+    for id in [&secret, &plan] {
+        indexed(&app, id).await;
+    }
+    let open = json!({"name": "S", "identifier": "s", "knowledgeDocumentIds": [plan],
+        "availableToolsGroupsUids": ["builtin-files"], "accessConfiguration": {"externalAccess": true}});
+    assert_eq!(app.post("/assistants", open).await.status, StatusCode::CREATED);
+    let of_other = app.post("/tenant-sessions", json!({"tenantId": "globex"})).await.body["token"].clone();
+    let other = crate::uploads::upload_by(&app, &text(&of_other), "other.md", b"# Canary").await;
+    let own = text(&app.post("/tenant-sessions", json!({"tenantId": "acme"})).await.body["token"]);
+    let call = async |tool: &str, arguments: Value| called_by(&app, &own, &model, "s", tool, arguments).await;
+    let found = call("search_knowledge", json!({"query": "password of the safe swordfish"})).await;
+    assert_eq!(found["results"].as_array().map(Vec::len), Some(1), "{found}");
+    assert_eq!(found["results"][0]["documentId"], json!(plan));
+    assert_eq!(call("read_document", json!({"id": secret})).await["error"], "DOCUMENT_NOT_FOUND");
+    let listed = call("list_documents", json!({})).await;
+    assert!(listed.to_string().contains("Plan") && !listed.to_string().contains("Secret"), "{listed}");
+    let read = call("read_file", json!({"downloadUrl": other["downloadUrl"]})).await;
+    assert!(read["error"].is_string() && !read.to_string().contains("Canary"), "another tenant's: {read}");
+
+    // What an environment has, whoever is connected to it has.
+    let (path, environment) = environment(&app, json!({"knowledgeDocumentIds": [secret]})).await;
+    app.post("/assistants", json!({"name": "E", "identifier": "e", "environmentId": environment})).await;
+    let query = json!({"query": "password of the safe swordfish"});
+    let found = called(&app, &model, "e", "search_knowledge", query.clone()).await;
+    assert_eq!(found["results"][0]["documentId"], json!(secret), "{found}");
+    let connected = agent(&app, json!({"name": "A", "environmentId": environment})).await;
+    model.script([Script::tool_call("search_knowledge", &query), Script::words(&["done"])]);
+    let work = thread(&app, &connected, "Look.").await;
+    let done = thread_in(&app, &work, "completed").await;
+    assert!(done["threadContent"].to_string().contains("swordfish"), "{done}");
+    let moved = app.patch(&path, json!({"knowledgeDocumentIds": [plan]})).await;
+    assert_eq!(moved.status, StatusCode::OK, "{}", moved.body);
+    let found = called(&app, &model, "e", "search_knowledge", query).await;
+    assert!(!found.to_string().contains("swordfish") && found.to_string().contains("Mondays"), "{found}");
+}
+
+#[tokio::test]
+async fn documents_of_an_account_are_indexed_in_the_order_in_which_they_came() {
+    let db = TestDb::new().await;
+    let api = TestApp::start(PROGRAM, &db, &[&UNBOUNDED[..], &[("PLATFORM_ROLE", "api")]].concat());
+    let mut ids = Vec::new();
+    for n in 0..20 {
+        ids.push(document(&api, &format!("D{n}"), &format!("# D\n\nword{n}"), json!({})).await);
+    }
+    drop(api);
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let mut ends = Vec::new();
+    for id in &ids {
+        ends.push(indexed(&app, id).await["indexing"]["finishedTimestampMs"].as_i64().expect("an end"));
+    }
+    assert!(ends.is_sorted(), "{ends:?}");
 }
 
 fn text_of(message: &Value) -> String {

@@ -40,6 +40,14 @@ pub async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>) -> Val
     uploaded.body
 }
 
+/// A file of whoever has a token.
+pub async fn upload_by(app: &TestApp, token: &str, name: &str, bytes: &[u8]) -> Value {
+    let request = app.anonymous(Method::POST, "/v1/files/upload").bearer_auth(token);
+    let uploaded = app.send(request.multipart(form(name, bytes))).await;
+    assert_eq!(uploaded.status, StatusCode::OK, "{}", uploaded.body);
+    uploaded.body
+}
+
 async fn send(app: &TestApp, path: &str, form: Form) -> Reply {
     app.send(app.request(Method::POST, path).multipart(form)).await
 }

@@ -121,6 +121,45 @@ async fn words_are_found_while_no_vectors_can_be_made_and_nothing_is_asked_twice
 }
 
 #[tokio::test]
+async fn a_document_is_tried_three_times_and_a_provider_that_is_away_for_a_moment_is_not_one() {
+    let (db, model) = (TestDb::new().await, FakeModelServer::start());
+    let base = format!("{}/v1", model.url());
+    let settings = [("OPENAI_BASE_URL", base.as_str()), MODEL, ("PLATFORM_SECONDARY_MODEL", "demo:demo-1")];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    model.embeddings(Embeddings::Refused(503));
+    let away = document(&app, "Menu", "# Menu\n\nSoup comes first.", json!({})).await;
+    let calls = || model.recorded().iter().filter(|call| call.path.ends_with("embeddings")).count();
+    eventually("it was asked for", async || (calls() > 0).then_some(())).await;
+    model.embeddings(Embeddings::Given);
+    let ready = indexed(&app, &away).await;
+    assert_eq!((&ready["status"], &ready["indexing"]["attempts"]), (&json!("ready"), &json!(1)), "{ready}");
+
+    model.embeddings(Embeddings::Refused(400));
+    let id = document(&app, "Handbook", HANDBOOK, json!({})).await;
+    for (attempt, wait) in [(1, 10_000), (2, 60_000)] {
+        let tried = eventually("a try has failed", async || {
+            let of = app.get(&format!("/documents/{id}")).await.body;
+            let is_tried = of["indexing"]["attempts"] == attempt && of["indexing"]["error"].is_object();
+            is_tried.then_some(of)
+        })
+        .await;
+        assert_eq!(tried["status"], "pending", "{tried}");
+        let waits = "SELECT (due_ms - edited_ms)::bigint AS n FROM documents WHERE due_ms IS NOT NULL";
+        let waits =
+            eventually("another is due", async || Some(db.number(waits).await).filter(|waits| *waits >= wait)).await;
+        assert!(waits < wait + 60_000, "{waits}");
+        db.run("UPDATE documents SET due_ms = 0 WHERE due_ms IS NOT NULL; UPDATE runs SET due = now() WHERE kind = 'index'")
+            .await;
+    }
+    let failed = indexed(&app, &id).await;
+    assert_eq!((&failed["status"], &failed["indexing"]["attempts"]), (&json!("failed"), &json!(3)), "{failed}");
+    assert_eq!(failed["indexing"]["error"]["code"], "EMBEDDING_FAILED", "{failed}");
+    let left = async || db.number("SELECT count(*) AS n FROM runs WHERE kind = 'index'").await;
+    eventually("no run is left", async || (left().await == 0).then_some(())).await;
+    assert_eq!(names(&search(&app, json!({"query": "holidays"})).await), ["Handbook"], "its words are found");
+}
+
+#[tokio::test]
 async fn a_killed_process_goes_on_with_the_vectors_that_are_missing() {
     let (db, model) = (TestDb::new().await, FakeModelServer::start());
     let base = format!("{}/v1", model.url());
@@ -163,7 +202,16 @@ async fn another_model_has_every_document_indexed_anew() {
     for embeddings in ["openai:first", "openai:second"] {
         // Two that make other vectors would each make them anew.
         drop(app);
+        model.embeddings(Embeddings::Held);
         app = TestApp::start(PROGRAM, &db, &with(embeddings));
+        let pending = async || (app.get(&format!("/documents/{id}")).await.body["status"] == "pending").then_some(());
+        eventually("it is indexed anew", pending).await;
+        assert_eq!(
+            names(&search(&app, json!({"query": "holidays", "mode": "keyword"})).await),
+            ["Handbook"],
+            "meanwhile"
+        );
+        model.embeddings(Embeddings::Given);
         let found = async || {
             let found = search(&app, json!({"query": "vacation", "mode": "semantic"})).await;
             (names(&found).first() == Some(&"Handbook")).then_some(())

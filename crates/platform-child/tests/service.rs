@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 const MEMORY: u64 = 48 << 20;
 
 /// What a child of these tests can do.
-static WORKS: [Work; 6] = [
+static WORKS: [Work; 7] = [
     Work { name: "echo", run: <[u8]>::to_vec, cpu: Duration::from_secs(5), memory: MEMORY },
     Work { name: "spin", run: spin, cpu: Duration::from_millis(50), memory: MEMORY },
     Work { name: "grow", run: grow, cpu: Duration::from_secs(5), memory: MEMORY },
@@ -20,6 +20,7 @@ static WORKS: [Work; 6] = [
         cpu: Duration::from_secs(5),
         memory: MEMORY,
     },
+    Work { name: "flood", run: |_| vec![7; (64 << 20) + 1], cpu: Duration::from_secs(5), memory: 512 << 20 },
     Work { name: "open", run: open, cpu: Duration::from_secs(5), memory: MEMORY },
     Work { name: "panic", run: |_| panic!("asked to"), cpu: Duration::from_secs(5), memory: MEMORY },
 ];
@@ -90,6 +91,7 @@ async fn work_that_is_stuck_or_grows_is_killed_and_the_next_goes_on(children: &C
         assert!(matches!(children.run("spin", b"").await, Err(ChildError::TooLong)));
         assert!(began.elapsed() < Duration::from_secs(10), "by CPU time, not by the clock");
         assert!(matches!(children.run("grow", b"").await, Err(ChildError::TooLarge)));
+        assert!(matches!(children.run("flood", b"").await, Err(ChildError::Failed(_) | ChildError::TooLarge)));
         assert!(matches!(children.run("panic", b"").await, Err(ChildError::Failed(_))));
         assert!(matches!(children.run("no such work", b"").await, Err(ChildError::Failed(_))));
         assert_eq!(children.run("echo", b"next").await.expect("an answer"), b"next");

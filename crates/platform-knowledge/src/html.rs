@@ -210,6 +210,8 @@ mod tests {
         assert!(text.contains("# Title") && text.contains("one") && text.contains("A cat"), "{text}");
         assert!(!text.contains("alert") && !text.contains("data:"), "{text}");
         for (page, expected) in [
+            ("<ul><li>one</li><li>two<ul><li>inner</li></ul></li></ul>", "*   one\n*   two\n    *   inner"),
+            ("<ol><li>first</li><li>second</li></ol>", "1.  first\n2.  second"),
             (
                 "<table><tr><th>Room</th><td>Blue</td></tr><tr><th>Price</th><td>90 | 80</td></tr></table>",
                 "| Room | Blue |\n| --- | --- |\n| Price | 90 \\| 80 |\n",

@@ -2,10 +2,10 @@
 
 use diesel::{
     prelude::*,
-    sql_types::{Array, BigInt, Double, Text},
+    sql_types::{Array, BigInt, Bool, Double, Text},
 };
-use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Result, search_words};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Error, Result, search_words};
 use platform_db::Db;
 
 use super::{
@@ -24,6 +24,11 @@ const MOST_WEIGHED: i64 = 300;
 const MOST_ASKED: i64 = 64;
 /// Words of a query that are looked for, the rarest first.
 const MOST_WORDS: usize = 24;
+/// Words that no piece has for which names like them are looked for, from so many characters on.
+const MOST_UNKNOWN: usize = 8;
+const SHORTEST_UNKNOWN: usize = 4;
+/// A letter that is missing, or one too many, in a word of seven.
+const ALIKE: &str = "SET LOCAL pg_trgm.word_similarity_threshold = 0.5";
 
 #[derive(QueryableByName)]
 struct Word {
@@ -38,6 +43,9 @@ struct Word {
     /// All pieces of the account.
     #[diesel(sql_type = BigInt)]
     of: i64,
+    /// The server tells how alike texts are.
+    #[diesel(sql_type = Bool)]
+    compares: bool,
 }
 
 /// The words of a query in every language that the account has documents in, each with how many pieces have it.
@@ -53,7 +61,8 @@ const WORDS: &str = "\
     total AS (SELECT count(*) AS of FROM (SELECT FROM chunks WHERE account_id = $1 LIMIT $3) c) \
     SELECT word, word_query, \
         (SELECT count(*) FROM (SELECT FROM chunks WHERE words @@ (account && word_query::tsquery) LIMIT $3) c) \
-        AS pieces, of FROM asked, mine, total";
+        AS pieces, of, EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS compares \
+    FROM asked, mine, total";
 
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
 /// two: those that have most of the query are found first, then weighed. They have one of the first `$12` words.
@@ -81,7 +90,20 @@ fn statement() -> String {
     )
 }
 
-/// The pieces that have words of a query, the best first.
+/// The beginnings of documents whose names have something like the words `$8`: they may be misspelt.
+fn like_names() -> String {
+    format!(
+        "SELECT d.id AS document_id, d.name, c.document_version AS version, c.id AS chunk_id, c.heading_path, c.text, \
+            max(word_similarity(asked.word, d.name))::float8 AS score \
+        FROM unnest($8::text[]) AS asked (word) JOIN documents d ON asked.word <% d.name \
+        CROSS JOIN LATERAL (SELECT * FROM chunks c WHERE c.account_id = d.account_id AND c.document_id = d.id \
+            ORDER BY c.position LIMIT 1) c \
+        WHERE {WITHIN} GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY score DESC, document_id LIMIT $9"
+    )
+}
+
+/// The pieces that have words of a query, the best first; after them those of documents that are called like words
+/// which no piece has.
 pub(crate) async fn search(
     db: &Db,
     account: &AccountId,
@@ -93,13 +115,27 @@ pub(crate) async fn search(
     let words = diesel::sql_query(WORDS).bind::<Text, _>(account.as_str()).bind::<Text, _>(search_words(query));
     let mut words: Vec<Word> =
         words.bind::<BigInt, _>(MOST_COUNTED).bind::<BigInt, _>(MOST_ASKED).load(&mut *conn).await?;
-    words.retain(|word| word.pieces > 0);
+    let all = f64::from(u32::try_from(words.len()).unwrap_or(u32::MAX));
+    let is_unknown = |word: &Word| word.compares && word.word.chars().count() >= SHORTEST_UNKNOWN;
+    let unknown = words.extract_if(.., |word| word.pieces == 0).filter(is_unknown).take(MOST_UNKNOWN);
+    let unknown: Vec<String> = unknown.map(|word| word.word).collect();
+    let mut called: Vec<Found> = Vec::new();
+    if !unknown.is_empty() {
+        let asked = bounds.bind(like_names(), account).bind::<Array<Text>, _>(unknown).bind::<BigInt, _>(limit);
+        let finding = conn.transaction::<_, Error, _>(async |conn| {
+            diesel::sql_query(ALIKE).execute(conn).await?;
+            Ok(asked.load(conn).await?)
+        });
+        called = finding.await?;
+    }
+    let called = called.into_iter().map(|found| found.shown(|score| score / all));
+    let called: Vec<SearchResult> = called.collect::<Result<_>>()?;
     words.sort_by_key(|word| word.pieces);
     // What nearly every piece has says nothing, unless there is nothing else.
     let rare = words.iter().filter(|word| word.pieces < MOST_COUNTED).count();
     words.truncate(if rare > 0 { rare.min(MOST_WORDS) } else { 1 });
     if words.is_empty() {
-        return Ok(Vec::new());
+        return Ok(called);
     }
     let mut matched = 0;
     let is_few = |word: &&Word| {
@@ -120,7 +156,14 @@ pub(crate) async fn search(
         .bind::<BigInt, _>(i64::try_from(sought).unwrap_or(i64::MAX));
     let found: Vec<Found> = found.load(&mut *conn).await?;
     // No word counts more than 2.2 times its weight.
-    found.into_iter().map(|found| found.shown(|score| score / (most * 2.2))).collect()
+    let found = found.into_iter().map(|found| found.shown(|score| score / (most * 2.2)));
+    let mut found: Vec<SearchResult> = found.collect::<Result<_>>()?;
+    let is_new = |of: &SearchResult| found.iter().all(|known| known.chunk_id != of.chunk_id);
+    let called: Vec<SearchResult> = called.into_iter().filter(is_new).collect();
+    found.extend(called);
+    found.sort_by(|a, b| b.score.total_cmp(&a.score));
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(found)
 }
 
 /// How much a word says: the rarer it is, the more.

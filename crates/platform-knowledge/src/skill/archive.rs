@@ -147,6 +147,24 @@ mod tests {
             assert!(placed(files(bad)).is_err(), "{bad:?}");
         }
         assert!(matches!(serde_json::from_slice(&unpack(b"no archive")).expect("JSON"), Unpacked::Refused(_)));
+        let archive = |fill: &dyn Fn(&mut ZipWriter<Cursor<Vec<u8>>>)| {
+            let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+            fill(&mut archive);
+            archive.finish().expect("packed").into_inner()
+        };
+        let plain = SimpleFileOptions::default();
+        for bytes in [
+            archive(&|zip| zip.add_symlink("SKILL.md", "/etc/passwd", plain).expect("a link")),
+            archive(&|zip| zip.start_file("../SKILL.md", plain).expect("a file")),
+            archive(&|zip| zip.start_file("/etc/passwd", plain).expect("a file")),
+        ] {
+            let refused: Unpacked = serde_json::from_slice(&unpack(&bytes)).expect("JSON");
+            assert!(matches!(refused, Unpacked::Refused(_)), "{refused:?}");
+        }
+        let many = archive(&|zip| {
+            (0..=MOST_FILES).for_each(|n| zip.start_file(format!("f{n}"), plain).expect("a file"));
+        });
+        assert!(matches!(serde_json::from_slice(&unpack(&many)).expect("JSON"), Unpacked::TooLarge));
         let bomb = file("SKILL.md");
         let bomb = pack(&[SkillFile { content: "0".repeat(MOST_BYTES + 1), ..bomb }]).expect("packed");
         assert!(matches!(serde_json::from_slice(&unpack(&bomb)).expect("JSON"), Unpacked::TooLarge));
