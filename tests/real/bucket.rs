@@ -56,13 +56,16 @@ async fn files_and_snapshots_are_kept_in_a_bucket_and_one_that_is_silent_loses_n
 
     // What is deleted goes from there, and so does what no record knows.
     let gone = upload(&app, "gone.bin", large()).await.body;
-    client().put(format!("{bucket}/of/ours/objects/orphan")).body("nobody's").send().await.expect("put");
+    client().put(format!("{bucket}/of/ours/files/somebody/orphan")).body("nobody's").send().await.expect("put");
     assert!(in_bucket(&bucket).await >= 1);
     let deleted = app.delete(&format!("/files/{}", gone["fileId"].as_str().expect("an id"))).await;
     assert_eq!(deleted.status, StatusCode::OK, "{:?}", deleted.body);
-    while in_bucket(&bucket).await > 0 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let emptied = async {
+        while in_bucket(&bucket).await > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), emptied).await.expect("the sweep has removed both");
     let file = upload(&app, "large.bin", large()).await.body;
     assert_eq!(in_bucket(&bucket).await, 1);
     assert!(download(&file, "bytes=0-").await == (206, large()), "the bytes are others");
