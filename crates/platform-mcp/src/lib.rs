@@ -13,7 +13,7 @@
 //! # use platform_mcp::*;
 //! # async fn example(needs: McpNeeds, account: AccountId, of: PreviewOf) -> Result<()> {
 //! let gateway = PgMcpGateway::new(needs);
-//! let tools = gateway.preview(&account, &of, true).await?;
+//! let tools = gateway.preview(&account, &of, true, &[]).await?;
 //! # Ok(()) }
 //! ```
 
