@@ -121,6 +121,8 @@ pub(super) fn pack(files: &[SkillFile]) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
+    type Zip = ZipWriter<Cursor<Vec<u8>>>;
+
     fn files(paths: &[&str]) -> Vec<(String, Option<String>)> {
         paths.iter().map(|path| ((*path).to_owned(), Some(String::new()))).collect()
     }
@@ -147,7 +149,7 @@ mod tests {
             assert!(placed(files(bad)).is_err(), "{bad:?}");
         }
         assert!(matches!(serde_json::from_slice(&unpack(b"no archive")).expect("JSON"), Unpacked::Refused(_)));
-        let archive = |fill: &dyn Fn(&mut ZipWriter<Cursor<Vec<u8>>>)| {
+        let archive = |fill: &dyn Fn(&mut Zip)| {
             let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
             fill(&mut archive);
             archive.finish().expect("packed").into_inner()
