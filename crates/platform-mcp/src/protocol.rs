@@ -385,6 +385,9 @@ pub(crate) fn text_result(text: &str, structured: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::{CallToolResult, DiscoverResult, InitializeResult, ServerJsonRpcMessage};
+    use serde_json::from_value;
+
     use super::*;
 
     fn read(body: &Value, headers: &McpHeaders) -> Result<bool, (u16, i64)> {
@@ -392,6 +395,32 @@ mod tests {
             Ok(Incoming::Request(message)) => Ok(message.is_modern),
             Ok(Incoming::Notification) => Ok(false),
             Err(failure) => Err((failure.status, failure.message["error"]["code"].as_i64().unwrap_or(0))),
+        }
+    }
+
+    #[test]
+    fn what_is_answered_reads_as_the_types_of_the_official_sdk() {
+        let is = |what: &str, read: Result<(), serde_json::Error>| assert!(read.is_ok(), "{what}: {read:?}");
+        for version in SUPPORTED {
+            let answer = initialized(Some(version), "Find tools.");
+            is(version, from_value::<InitializeResult>(answer).map(drop));
+        }
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "a"}});
+        let Ok(Incoming::Request(message)) = Message::read(call.to_string().as_bytes(), &McpHeaders::default()) else {
+            panic!("it is a request")
+        };
+        let mut found = message.answer(discovered("Find tools."));
+        found["result"]["resultType"] = "complete".into();
+        is("discovered", from_value::<DiscoverResult>(found["result"].clone()).map(drop));
+        for result in [text_result("said", &json!({"message": "said"})), error_text("NOT_CONNECTED", "Log in.")] {
+            is("a result", from_value::<CallToolResult>(result).map(drop));
+        }
+        let failed = Failure::from(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.")).message;
+        for told in
+            [found, failed, tools_changed(None), tools_changed(Some(&json!("s"))), acknowledged(&json!("s"), true)]
+        {
+            let read = from_value::<ServerJsonRpcMessage>(told.clone()).map(drop);
+            assert!(read.is_ok(), "{told}: {read:?}");
         }
     }
 

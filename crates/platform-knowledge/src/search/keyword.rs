@@ -102,8 +102,8 @@ fn like_names() -> String {
     )
 }
 
-/// The pieces that have words of a query, the best first; after them those of documents that are called like words
-/// which no piece has.
+/// The pieces that have words of a query, and the beginnings of documents that are called like words which no piece has;
+/// the best first.
 pub(crate) async fn search(
     db: &Db,
     account: &AccountId,
