@@ -415,7 +415,7 @@ mod tests {
         for result in [text_result("said", &json!({"message": "said"})), error_text("NOT_CONNECTED", "Log in.")] {
             is("a result", from_value::<CallToolResult>(result).map(drop));
         }
-        let failed = Failure::from(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.")).message;
+        let failed = message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").message;
         for told in
             [found, failed, tools_changed(None), tools_changed(Some(&json!("s"))), acknowledged(&json!("s"), true)]
         {
