@@ -99,6 +99,8 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
     }
     let chat = app.get("/assistants/widget/chats/voice").await.body;
     let message = &chat["chatContent"][0];
+    let counted = &chat["tokenUsage"]["secondaryByOperation"]["transcription"];
+    assert_eq!((&counted["calls"], &counted["cost"]), (&json!(1), &json!(0.00025)), "{chat}");
     assert_eq!(message["content"]["message"], "Hello there.");
     assert_eq!(
         (&message["contentSource"], &message["transcriptId"]),
@@ -115,6 +117,11 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
     assert_eq!(played.status(), StatusCode::PARTIAL_CONTENT);
     assert_eq!(played.headers()["content-type"], "audio/ogg");
     assert_eq!(played.bytes().await.expect("bytes"), OGG[..4]);
+    // Said again, it is counted no second time.
+    let again = json!({"transcriptId": transcript["transcriptId"], "chatUid": "voice", "skipSummarization": true});
+    assert_eq!(app.send(as_own(Method::POST, "/assistants/widget/messages").json(&again)).await.status, StatusCode::OK);
+    let usage = app.get("/assistants/widget/chats/voice").await.body["tokenUsage"].clone();
+    assert_eq!(usage["secondaryByOperation"]["transcription"]["calls"], 1, "{usage}");
     let missing = json!({"transcriptId": "none"});
     assert_eq!(app.post("/assistants/default/messages", missing).await.error(), "TRANSCRIPT_NOT_FOUND");
     assert_eq!(app.get("/speech-to-text/none").await.error(), "TRANSCRIPT_NOT_FOUND");

@@ -1,4 +1,7 @@
-use diesel::prelude::*;
+use diesel::{
+    prelude::*,
+    sql_types::{BigInt, Text},
+};
 use diesel_async::RunQueryDsl;
 use platform_access::Place;
 use platform_core::{AccountId, Error, Owner, Result, Timestamp};
@@ -25,6 +28,7 @@ pub(crate) struct TranscriptRow {
     pub tenant_id: Option<String>,
     pub subtenant_id: Option<String>,
     pub created_ms: i64,
+    pub uncharged: Option<i64>,
 }
 
 impl TranscriptRow {
@@ -55,6 +59,23 @@ impl TranscriptRow {
 pub(crate) async fn insert(conn: &mut Conn, row: &TranscriptRow) -> Result<()> {
     diesel::insert_into(transcripts::table).values(row).execute(conn).await?;
     Ok(())
+}
+
+/// What one took that was counted nowhere yet, in billionths of a dollar; from now on it is.
+pub(crate) async fn take_cost(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<i64>> {
+    let take = "WITH taken AS (SELECT account_id, id, uncharged FROM transcripts \
+            WHERE account_id = $1 AND id = $2 AND uncharged IS NOT NULL FOR UPDATE) \
+        UPDATE transcripts t SET uncharged = NULL FROM taken \
+        WHERE t.account_id = taken.account_id AND t.id = taken.id RETURNING taken.uncharged";
+    let taken = diesel::sql_query(take).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
+    let taken: Option<Taken> = taken.get_result(conn).await.optional()?;
+    Ok(taken.map(|taken| taken.uncharged))
+}
+
+#[derive(QueryableByName)]
+struct Taken {
+    #[diesel(sql_type = BigInt)]
+    uncharged: i64,
 }
 
 pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<TranscriptRow>> {

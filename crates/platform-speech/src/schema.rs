@@ -15,5 +15,6 @@ diesel::table! {
         tenant_id -> Nullable<Text>,
         subtenant_id -> Nullable<Text>,
         created_ms -> Int8,
+        uncharged -> Nullable<Int8>,
     }
 }

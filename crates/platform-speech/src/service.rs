@@ -5,12 +5,14 @@ use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources, check_owner};
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Owner, Result, millis, run_blocking, sha256_hex,
+    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Money, Owner, Result, millis, run_blocking, sha256_hex,
 };
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_files::{Content, NewFile, PgFileService};
-use platform_runtime::{Audio, Budget, Catalog, ChildPool, Dictations, Payer, Spender};
+use platform_runtime::{
+    Audio, Budget, Catalog, ChildPool, Cost, Dictations, Operation, Payer, SecondaryCall, Spender, Usage,
+};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -140,6 +142,7 @@ impl PgSpeech {
                 tenant_id: owner.tenant_id,
                 subtenant_id: owner.subtenant_id,
                 created_ms: now.0,
+                uncharged: Some(heard.cost.total_cost.nanos()),
             };
             repository::insert(conn, &row).await?;
             let transcript = row.shown()?;
@@ -210,5 +213,14 @@ impl Dictations for PgSpeech {
             None => {}
         }
         Ok(row.text)
+    }
+
+    async fn take_cost(&self, account: &AccountId, id: &str) -> Result<Option<SecondaryCall>> {
+        let taken = repository::take_cost(&mut *self.needs.db.conn().await?, account, id).await?;
+        Ok(taken.map(|nanos| {
+            let total = Money::from_nanos(nanos);
+            let cost = Cost { input_cost: total, total_cost: total, ..Cost::default() };
+            SecondaryCall { operation: Operation::Transcription, usage: Usage::default(), cost }
+        }))
     }
 }

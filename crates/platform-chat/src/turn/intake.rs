@@ -5,13 +5,16 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
     check_turn_tools, new_message_uid, restamped, screen_files,
 };
-use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner, Result, Timestamp, run_detached};
+use platform_core::{
+    AccountId, Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner, Result, Timestamp, run_detached,
+};
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, Run, traceparent};
 use platform_runtime::{Budget, Catalog, ChildPool, Dictations, ModelSpec, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::{
     accept::AcceptOutcome,
@@ -74,6 +77,34 @@ pub(crate) struct Taken {
 impl Intake {
     /// `wait`: somebody waits for the end of the turn, so it begins now or not at all.
     pub async fn take(
+        &self,
+        caller: &Caller,
+        assistant: &str,
+        message: NewMessage,
+        source: Option<String>,
+        once: Option<&Idempotency>,
+        wait: bool,
+    ) -> Result<Taken> {
+        let dictated = message.transcript_id.clone();
+        let taken = self.take_message(caller, assistant, message, source, once, wait).await?;
+        if let Some(id) = dictated {
+            self.charge_dictation(&caller.account, &taken.accepted.chat_uid, &id).await;
+        }
+        Ok(taken)
+    }
+
+    /// What a transcript took is secondary usage of the chat that it is said in first.
+    async fn charge_dictation(&self, account: &AccountId, uid: &str, id: &str) {
+        let charging = async {
+            let taken = self.dictations.take_cost(account, id).await?;
+            repository::charge(&self.db, account, uid, taken.as_slice()).await
+        };
+        if let Err(error) = charging.await {
+            warn!(chat = uid, %error, "What a transcript took could not be counted for its chat.");
+        }
+    }
+
+    async fn take_message(
         &self,
         caller: &Caller,
         assistant: &str,
