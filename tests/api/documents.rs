@@ -1,5 +1,6 @@
 //! `/v1/documents` and `/v1/document-folders`: what is known, what is found in it, and who sees it.
 
+use diesel_async::SimpleAsyncConnection;
 use futures_util::future::join_all;
 use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
 use reqwest::{
@@ -487,6 +488,26 @@ async fn documents_of_an_account_are_indexed_in_the_order_in_which_they_came() {
         ends.push(indexed(&app, id).await["indexing"]["finishedTimestampMs"].as_i64().expect("an end"));
     }
     assert!(ends.is_sorted(), "{ends:?}");
+}
+
+#[tokio::test]
+async fn a_document_is_indexed_while_whoever_deletes_holds_its_parent() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let parent = document(&app, "Parent", "# P", json!({})).await;
+    let part = document(&app, "Part", "# Part\n\nfirst", json!({"parentDocumentId": parent})).await;
+    indexed(&app, &part).await;
+    // As a deletion of both does before it waits for the part.
+    let holder = db.connect();
+    let mut conn = holder.conn().await.expect("a connection");
+    let hold = format!(
+        "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT FROM documents WHERE id = '{parent}' FOR UPDATE"
+    );
+    conn.batch_execute(&hold).await.expect("held");
+    let changed = app.patch(&format!("/documents/{part}"), json!({"markdownContent": "# Part\n\nsecond"})).await;
+    assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
+    assert_eq!(indexed(&app, &part).await["status"], "ready");
+    conn.batch_execute("ROLLBACK").await.expect("let go");
 }
 
 fn text_of(message: &Value) -> String {

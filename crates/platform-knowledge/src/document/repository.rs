@@ -167,7 +167,18 @@ pub(crate) async fn note_summary(conn: &mut Conn, account: &AccountId, id: &str,
     Ok(())
 }
 
-/// Stores how far the index of a document is; nothing else of it changes.
+/// What the index holds of a document, as far as that is another now.
+#[derive(Default, AsChangeset)]
+#[diesel(table_name = documents)]
+pub(crate) struct Indexed {
+    pub language: Option<&'static str>,
+    pub piece_count: Option<i32>,
+    pub index_id: Option<String>,
+}
+
+/// Stores how far the index of a document is, and what it holds; nothing else of it changes. To be called once in a
+/// transaction: PostgreSQL looks again for the parent of a row that is changed a second time, and whoever deletes both
+/// holds that.
 pub(crate) async fn note_indexing(
     conn: &mut Conn,
     account: &AccountId,
@@ -175,11 +186,28 @@ pub(crate) async fn note_indexing(
     status: &str,
     indexing: &Indexing,
     due: Option<Timestamp>,
+    indexed: Indexed,
 ) -> Result<()> {
     let indexing = serde_json::to_value(indexing).map_err(Error::internal)?;
     let due = documents::due_ms.eq(due.map(|due| due.0));
-    let noted = (documents::status.eq(status), documents::indexing.eq(indexing), due);
+    let noted = (documents::status.eq(status), documents::indexing.eq(indexing), due, indexed);
     diesel::update(by_id(account.as_str(), id)).set(noted).execute(conn).await?;
+    Ok(())
+}
+
+/// The same of one whose index is up to date; `embedded_by`: the model of its vectors.
+pub(crate) async fn note_ready(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    indexing: &Indexing,
+    indexed: Indexed,
+    embedded_by: Option<&str>,
+) -> Result<()> {
+    let indexing = serde_json::to_value(indexing).map_err(Error::internal)?;
+    let is = (documents::status.eq("ready"), documents::indexing.eq(indexing), documents::due_ms.eq(None::<i64>));
+    let of = by_id(account.as_str(), id);
+    diesel::update(of).set((is, indexed, documents::embedded_by.eq(embedded_by))).execute(conn).await?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use diesel::{
     sql_types::{BigInt, Integer, Jsonb, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_core::{AccountId, Error, Id, Result, Timestamp};
 use platform_db::{Conn, JsonStatement};
 use platform_jobs::{Run, is_held_in};
 use serde::Serialize;
@@ -15,9 +15,15 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{chunk::Chunk, work::finish_in};
+use super::{
+    chunk::Chunk,
+    work::{IndexKind, finish_in},
+};
 use crate::{
-    document::{Indexing, PgKnowledge, repository},
+    document::{
+        Indexing, PgKnowledge,
+        repository::{self, Indexed},
+    },
     schema::documents,
     search,
 };
@@ -95,10 +101,13 @@ pub(super) async fn embed(
             insert(conn, row, model, &batch, vectors).await?;
             if done {
                 forget_unused(conn, row, model).await?;
-                finish_in(conn, &account, &row.id, &indexing, Some(model), knowledge.clock.now()).await?;
+                let index_id = Some(Id::<IndexKind>::generate().into());
+                let indexed = (Indexed { index_id, ..Indexed::default() }, Some(model));
+                finish_in(conn, &account, &row.id, &indexing, indexed, knowledge.clock.now()).await?;
             } else {
                 let due = current.due_ms.map(Timestamp);
-                repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due).await?;
+                let indexed = Indexed::default();
+                repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due, indexed).await?;
             }
             if is_held_in(conn, run).await? { Ok(!done) } else { Err(Error::internal("the lease is lost")) }
         });
@@ -116,7 +125,7 @@ pub(super) async fn embed(
             && is_held_in(conn, run).await?
         {
             let due = current.due_ms.map(Timestamp);
-            repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due).await?;
+            repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due, Indexed::default()).await?;
         }
         Ok(())
     })

@@ -21,7 +21,10 @@ use super::{
     summary,
 };
 use crate::{
-    document::{Indexing, IndexingError, PgKnowledge, repository},
+    document::{
+        Indexing, IndexingError, PgKnowledge,
+        repository::{self, Indexed},
+    },
     schema::{chunks, documents},
 };
 
@@ -36,7 +39,7 @@ const SAMPLE: usize = 10_000;
 pub(crate) struct IndexWork(pub Arc<PgKnowledge>);
 
 enum ChunkKind {}
-enum IndexKind {}
+pub(super) enum IndexKind {}
 
 #[async_trait]
 impl Work for IndexWork {
@@ -109,7 +112,8 @@ impl IndexWork {
             // What takes a moment shows that it is under way.
             let mut conn = self.0.db.conn().await?;
             let due = row.due_ms.map(Timestamp);
-            repository::note_indexing(&mut conn, account, id, "pending", &under_way, due).await?;
+            let indexed = Indexed::default();
+            repository::note_indexing(&mut conn, account, id, "pending", &under_way, due, indexed).await?;
         }
         let prepared = run_blocking(move || Ok((language(&text), pieces(&text)))).await;
         let indexed = async {
@@ -146,17 +150,16 @@ impl IndexWork {
                 return Ok(None);
             }
             insert(conn, row, current.current_version, language, chunks).await?;
-            let pieces = documents::piece_count.eq(i32::try_from(count).unwrap_or(i32::MAX));
-            let of = repository::by_id(account.as_str(), &row.id);
-            let index = documents::index_id.eq(String::from(Id::<IndexKind>::generate()));
-            diesel::update(of).set((documents::language.eq(language), pieces, index)).execute(conn).await?;
+            let piece_count = Some(i32::try_from(count).unwrap_or(i32::MAX));
+            let index_id = Some(Id::<IndexKind>::generate().into());
+            let indexed = Indexed { language: Some(language), piece_count, index_id };
             let still = if self.0.embedding_model().is_some() {
                 let due = current.due_ms.map(Timestamp);
-                repository::note_indexing(conn, account, &row.id, "pending", &stored, due).await?;
+                repository::note_indexing(conn, account, &row.id, "pending", &stored, due, indexed).await?;
                 Some(stored)
             } else {
                 let done = Indexing { chunks_done: count, ..stored };
-                finish_in(conn, account, &row.id, &done, None, self.0.clock.now()).await?;
+                finish_in(conn, account, &row.id, &done, (indexed, None), self.0.clock.now()).await?;
                 None
             };
             if is_held_in(conn, run).await? { Ok(still) } else { Err(Error::internal("the lease is lost")) }
@@ -200,7 +203,8 @@ impl IndexWork {
                 let (state, error) = (state.to_owned(), Some(error));
                 let finished_timestamp_ms = Some(now);
                 let failed = Indexing { state, attempts, error, finished_timestamp_ms, ..so_far };
-                repository::note_indexing(conn, account, &row.id, status, &failed, due).await?;
+                let indexed = Indexed::default();
+                repository::note_indexing(conn, account, &row.id, status, &failed, due, indexed).await?;
                 if again.is_none() {
                     publish_in(conn, account, &row.id, &failed, now).await?;
                 }
@@ -217,15 +221,12 @@ pub(super) async fn finish_in(
     account: &AccountId,
     id: &str,
     indexing: &Indexing,
-    embedded_by: Option<&str>,
+    (indexed, embedded_by): (Indexed, Option<&str>),
     now: Timestamp,
 ) -> Result<()> {
     let finished_timestamp_ms = Some(now);
     let done = Indexing { state: "done".to_owned(), error: None, finished_timestamp_ms, ..indexing.clone() };
-    repository::note_indexing(conn, account, id, "ready", &done, None).await?;
-    let index = documents::index_id.eq(String::from(Id::<IndexKind>::generate()));
-    let by = documents::embedded_by.eq(embedded_by);
-    diesel::update(repository::by_id(account.as_str(), id)).set((index, by)).execute(conn).await?;
+    repository::note_ready(conn, account, id, &done, indexed, embedded_by).await?;
     publish_in(conn, account, id, &done, now).await?;
     summary::wake_in(conn, account).await
 }
