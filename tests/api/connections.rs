@@ -10,7 +10,10 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{PROGRAM, UNBOUNDED, app, app_with, eventually};
+use crate::{
+    access::session,
+    support::{PROGRAM, UNBOUNDED, app, app_with, eventually},
+};
 
 async fn connect_from(app: &TestApp, source: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -151,7 +154,8 @@ async fn an_address_has_so_many_connections_and_a_proxy_has_more() {
     let again = async || asks(&mut connect_from(&app, "127.0.0.2").await).await.then_some(());
     eventually("the place that was given back", again).await;
 
-    // Who is known has as many as they like, each of which had a place for a moment.
+    // Whose key is known has many, each of which had a place for a moment; an end user has as many as an address, and
+    // what is more counts for where they are.
     let known = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n", app.key());
     for _ in 0..8 {
         let mut stream = connect_from(&app, "127.0.0.4").await;
@@ -159,6 +163,15 @@ async fn an_address_has_so_many_connections_and_a_proxy_has_more() {
         assert!(until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
         held.push(stream);
     }
+    let token = session(&app, json!({"tenantId": "t"})).await;
+    let known = format!("GET /v1/assistants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
+    for _ in 0..6 {
+        let mut stream = connect_from(&app, "127.0.0.5").await;
+        stream.write_all(known.as_bytes()).await.expect("written");
+        assert!(until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+        held.push(stream);
+    }
+    assert!(!asks(&mut connect_from(&app, "127.0.0.5").await).await, "twice as many is too many");
 
     let proxied = app_with(&[bound[0], ("PLATFORM_TRUSTED_PROXIES", "127.0.0.2")]).await;
     let mut many = Vec::new();

@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 use platform_testing::{Ending, FakeMcpServer, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -27,6 +30,7 @@ use crate::{
         thread, thread_until, tool, tool_server,
     },
     triggers::{hooked, outcomes},
+    uploads::upload,
 };
 
 /// Expressions that are stuck, or grow, most of them in native code that looks at no clock.
@@ -578,6 +582,50 @@ async fn events_and_bodies_of_very_many_values_are_taken_a_few_at_a_time() {
     let stall = health.end().into_iter().max().expect("answers");
     assert!(stall < STALL, "health took {stall:?}");
     assert!(peak_memory(&app) < 400, "{} MiB", peak_memory(&app));
+}
+
+#[tokio::test]
+async fn files_answers_and_bodies_that_are_held_at_once_have_a_bound_in_bytes() {
+    let _turn = TURNS.acquire().await;
+    let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
+    let computed =
+        json!({"responsePostProcessingEnabled": true, "responsePostProcessingTemplate": "response.body.length"});
+    let tools = [tool("list", "/list/80000", &computed), tool("hold", "/hold", &json!({"timeoutMs": 60_000}))];
+    let id = tool_server(&app, server.url(), &tools).await;
+
+    // A message whose files are one, twenty times.
+    let large = upload(&app, "large.txt", vec![b'x'; 24 << 20]).await;
+    let file = json!({"name": "large.txt", "downloadUrl": large["downloadUrl"], "fileType": "document"});
+    let message = json!({"message": "Read", "files": vec![file; 20]});
+    let sent = join_all((0..12).map(|_| app.post("/assistants/default/messages?async=true", message.clone()))).await;
+    for sent in sent {
+        assert_eq!((sent.status, sent.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{}", sent.body);
+    }
+    let of_files = peak_memory(&app);
+
+    // Answers of many values, each of which waits for the place of its account's expressions.
+    let path = format!("/tool-servers/{id}/tools/list/test");
+    let ran = join_all((0..60).map(|_| app.post(&path, json!({})))).await;
+    assert!(ran.iter().any(|ran| ran.body["data"] == 80_001), "{}", ran[0].body);
+    let of_answers = peak_memory(&app);
+
+    // Bodies with fields that mean nothing, while what they ask for goes on.
+    let body: &str = format!(r#"{{"parameters": {{}}, "x": "{}"}}"#, "x".repeat(1_900_000)).leak();
+    let path = format!("/tool-servers/{id}/tools/hold/test");
+    let held = (0..100).map(|_| {
+        let request = app.request(Method::POST, &path).header("content-type", "application/json");
+        app.send(request.body(body))
+    });
+    let mut held: FuturesUnordered<_> = held.collect();
+    for _ in 0..40 {
+        let refused = held.next().await.expect("more are sent");
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{}", refused.body);
+    }
+    server.let_go();
+    let rest: Vec<Reply> = held.collect().await;
+    assert!(rest.iter().any(|reply| reply.body["success"] == true), "those that have room go on");
+    println!("files {of_files} MiB, answers {of_answers} MiB, bodies {} MiB", peak_memory(&app));
+    assert!(peak_memory(&app) < 400, "{of_files}, {of_answers}, {} MiB", peak_memory(&app));
 }
 
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.

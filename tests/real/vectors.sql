@@ -1,4 +1,4 @@
--- Documents of a hundred pieces that say nothing, and of another account what is nearer than all else.
+-- Documents of a hundred pieces that say nothing, and of another account many that are nearer than all else.
 CREATE TEMP TABLE ours AS SELECT * FROM documents;
 CREATE TEMP TABLE near AS SELECT v.embedding FROM chunk_vectors v JOIN ours USING (account_id);
 
@@ -17,7 +17,7 @@ FROM documents, generate_series(0, 99) p WHERE piece_count = 100;
 
 INSERT INTO chunk_vectors (account_id, document_id, model, text_hash, embedding)
 SELECT account_id, id, embedded_by, 'h' || p, CASE name
-    WHEN 'Foreign' THEN (SELECT array_agg((e + random() / 1000)::real ORDER BY i)
+    WHEN 'Foreign' THEN (SELECT array_agg((e + (random() - 0.5) / 10)::real ORDER BY i)
         FROM near, unnest(embedding) WITH ORDINALITY u (e, i) WHERE id <> p::text)
     ELSE (SELECT array_agg(((random() - 0.5) / 2.3)::real) FROM generate_series(1, 64) WHERE id <> p::text) END
 FROM documents, generate_series(0, 99) p WHERE piece_count = 100;

@@ -15,7 +15,7 @@ use platform_agents::{
 use platform_auth::{AuthConfig, PgAuthService};
 use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService, PgEarlierTurns};
 use platform_conversation::{FileFetcher, Ports};
-use platform_core::SystemClock;
+use platform_core::{FairMemory, SystemClock};
 use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
 use platform_egress::Egress;
@@ -59,6 +59,9 @@ use crate::{
     module::Module,
     purge, sandboxes,
 };
+
+/// Memory of the files that models are shown, in all and of one account.
+const ATTACHED: (usize, usize) = (256 << 20, 128 << 20);
 
 /// The running platform.
 pub struct App {
@@ -224,6 +227,7 @@ impl Platform {
             environments: environments.clone(),
             toolbox: Arc::clone(&toolbox),
             children: pools.quick,
+            attached: FairMemory::new(ATTACHED.0, ATTACHED.1),
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
             audience: webhooks.clone(),
         };

@@ -282,6 +282,7 @@ fn http(data_dir: &Path) -> Result<HttpConfig> {
             good.then(|| text.to_owned())
         })?,
         rates: rates()?,
+        connections: 0,
         connections_per_address: number("PLATFORM_CONNECTIONS_PER_ADDRESS", 0)?,
         bodies_per_address: number("PLATFORM_BODIES_PER_ADDRESS", 0)?,
         streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,

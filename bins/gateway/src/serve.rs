@@ -21,7 +21,7 @@ use crate::{
 /// Files that are not connections of clients: of the database, to models and tools, and on the disk.
 const OTHER_FILES: usize = 512;
 
-pub(crate) async fn run(config: Config) -> Result<()> {
+pub(crate) async fn run(mut config: Config) -> Result<()> {
     let started = std::time::Instant::now();
     let listener = listen(config.addr).with_context(|| format!("PLATFORM_ADDR: cannot listen on {}", config.addr))?;
     let addr = listener.local_addr()?;
@@ -33,6 +33,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         let meant = meant.map(|meant| format!(" Did you mean {meant}?")).unwrap_or_default();
         warn!("There is no setting {name}; it changes nothing.{meant}");
     }
+    let files = open_files();
+    config.http.connections = files.saturating_sub(OTHER_FILES.min(files / 2));
     let mut end = EndSignals::listen()?;
     let mut starting = std::pin::pin!(App::start(&config, addr));
     let app = tokio::select! {
@@ -51,9 +53,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         }
     };
     let first = bootstrap(&app.auth, &config, addr).await?;
-    let files = open_files();
-    let connections = files.saturating_sub(OTHER_FILES.min(files / 2));
-    let serving = match platform_http::serve(&app.http, listener, connections, config.shutdown_grace) {
+    let serving = match platform_http::serve(&app.http, listener, config.shutdown_grace) {
         Ok(serving) => serving,
         Err(error) => {
             app.stop().await;

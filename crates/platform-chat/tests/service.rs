@@ -9,7 +9,7 @@ use platform_chat::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, FileFetcher, Ports};
-use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Page, SystemClock};
+use platform_core::{AccountId, Caller, Clock, FairMemory, FieldLimits, Id, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_files::{PgFileService, Store};
@@ -66,6 +66,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         audience: Arc::new(()),
         toolbox,
         children,
+        attached: FairMemory::new(0, 0),
         realtime,
     };
     let assistants: Arc<dyn AssistantService> =

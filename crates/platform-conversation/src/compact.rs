@@ -28,22 +28,22 @@ pub struct Span {
     pub kept_tokens: u64,
 }
 
-/// Why messages could not be summed up.
+/// Why no model is asked, or messages are not summed up.
 #[derive(Debug)]
-pub enum CompactionError {
-    /// The model failed.
+pub enum TurnError {
+    /// The model failed, or it cannot take what it would be asked.
     Model(Fault),
-    /// They could not be read or stored.
+    /// Messages could not be read or stored.
     Store(Error),
 }
 
-impl From<Fault> for CompactionError {
+impl From<Fault> for TurnError {
     fn from(fault: Fault) -> Self {
         Self::Model(fault)
     }
 }
 
-impl From<Error> for CompactionError {
+impl From<Error> for TurnError {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
@@ -58,7 +58,7 @@ pub async fn compact(
     model: &dyn Model,
     own: &ModelSpec,
     span: Span,
-) -> Result<bool, CompactionError> {
+) -> Result<bool, TurnError> {
     let spec = model.catalog().helper(Operation::Compaction, own);
     let most = spec.context_window * PIECE / 100;
     let mut summary = chat.compactions.last().map(|compaction| compaction.summary.clone()).unwrap_or_default();
@@ -110,7 +110,7 @@ async fn sum_up(
     spec: &ModelSpec,
     summary: &str,
     piece: &str,
-) -> Result<String, CompactionError> {
+) -> Result<String, TurnError> {
     let text = match summary {
         "" => piece.to_owned(),
         summary => format!("{summary}\n\n{piece}"),

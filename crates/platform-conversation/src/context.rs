@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use platform_core::Result;
+use platform_core::{FairPermit, Result};
 use platform_runtime::{
     Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, RecalledTurns, Role, ToldMemories,
     TurnMemory, TurnTool, fit,
@@ -13,7 +13,7 @@ use tracing::warn;
 
 use crate::{
     Profile,
-    compact::{CompactionError, Span, compact},
+    compact::{Span, TurnError, compact},
     files,
     message::{File, new_message_uid},
     parts::{ContextManagement, KnowledgeRecall},
@@ -71,6 +71,14 @@ pub struct UserMessage {
     pub text: String,
 }
 
+/// What a model is asked.
+pub(crate) struct Prepared {
+    pub prompt: Prompt,
+    pub user_messages: Vec<UserMessage>,
+    /// Room for what is attached, until the turn is over.
+    pub _room: Option<FairPermit>,
+}
+
 /// Builds the prompts of a turn.
 pub(crate) struct Context<'a> {
     pub ports: &'a Ports,
@@ -87,15 +95,11 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// The prompt, after compaction when it needs one; `known`: all messages of a new chat; `forced`: compacts
     /// in any case. A turn that does not fit even then is a fault.
-    pub async fn prompt(
-        &mut self,
-        known: Option<&[String]>,
-        forced: bool,
-    ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
+    pub async fn prompt(&mut self, known: Option<&[String]>, forced: bool) -> std::result::Result<Prepared, TurnError> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let Some(mut system) = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null)) else {
             let message = format!("The presets have more than {MOST_FILLED} bytes once their placeholders are filled.");
-            return Ok(Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider)));
+            return Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider).into());
         };
         let memory = self.profile.settings.core_memory.of(&self.conversation.payer);
         let mut attached = String::new();
@@ -132,11 +136,8 @@ impl Context<'_> {
         {
             let before = self.conversation.compacted_to();
             let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
-            match compact(self.ports, self.turn_store, self.conversation, self.model, self.spec, span).await {
-                Ok(_) => history = self.history(known, fixed).await?,
-                Err(CompactionError::Model(fault)) => return Ok(Err(fault)),
-                Err(CompactionError::Store(error)) => return Err(error),
-            }
+            compact(self.ports, self.turn_store, self.conversation, self.model, self.spec, span).await?;
+            history = self.history(known, fixed).await?;
         }
         if history.tokens > window {
             let message = format!(
@@ -144,7 +145,7 @@ impl Context<'_> {
                  another model.",
                 history.tokens, self.spec.llm
             );
-            return Ok(Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider)));
+            return Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider).into());
         }
         let turn = history.said.iter().filter(|said| said.position >= self.conversation.turn_start);
         let user_messages = turn.filter(|said| said.message.role == Role::User).map(|said| {
@@ -157,7 +158,8 @@ impl Context<'_> {
         }
         add_part(&mut system, &attached);
         let recalled = self.recall(&user_messages).await?;
-        Ok(Ok((self.assemble(system, [recalled, state], history).await?, user_messages)))
+        let (prompt, room) = self.assemble(system, [recalled, state], history).await?;
+        Ok(Prepared { prompt, user_messages, _room: room })
     }
 
     /// Adds what is known of whoever the assistant talks to.
@@ -320,8 +322,23 @@ impl Context<'_> {
         }
     }
 
+    /// The newest files of messages, and the room that they have until the turn is over.
+    async fn attached(&self, uids: &[String]) -> Result<(files::Contents, Option<FairPermit>)> {
+        let account = &self.conversation.account;
+        let store = ConversationStore::of(account, &self.conversation.key);
+        let sizes = store.file_sizes(self.ports.db.read().await?.get(), uids, MOST_ATTACHED).await?;
+        let bytes: i64 = sizes.iter().map(|(.., bytes)| bytes).sum();
+        let room = self.ports.attached.hold(account, usize::try_from(bytes).unwrap_or(usize::MAX)).await;
+        Ok((store.files(self.ports.db.read().await?.get(), &sizes).await?, room))
+    }
+
     /// `before`: what stands in front of the messages of the turn.
-    async fn assemble(&self, system: String, before: [Option<String>; 2], history: History) -> Result<Prompt> {
+    async fn assemble(
+        &self,
+        system: String,
+        before: [Option<String>; 2],
+        history: History,
+    ) -> Result<(Prompt, Option<FairPermit>)> {
         let settings = &self.profile.settings;
         let catalog = &*self.ports.catalog;
         let fallbacks = settings
@@ -337,14 +354,8 @@ impl Context<'_> {
             .filter(|said| said.files.iter().any(is_attached))
             .map(|said| said.uid.clone())
             .collect();
-        let mut contents = if with_files.is_empty() {
-            files::Contents::new()
-        } else {
-            let conn = self.ports.db.read().await?;
-            ConversationStore::of(&self.conversation.account, &self.conversation.key)
-                .files(conn.get(), &with_files, MOST_ATTACHED)
-                .await?
-        };
+        let (mut contents, room) =
+            if with_files.is_empty() { (files::Contents::new(), None) } else { self.attached(&with_files).await? };
         self.shorten(&mut contents, &with_files, history.tokens);
         let mut messages = Vec::with_capacity(history.said.len() + 2);
         if let Some(compaction) = self.conversation.compactions.last() {
@@ -367,7 +378,7 @@ impl Context<'_> {
             attach(&mut message, &said.uid, said.files, &mut contents);
             messages.push(message);
         }
-        Ok(Prompt {
+        let prompt = Prompt {
             fallbacks,
             system,
             tools: self.tools.iter().filter(|tool| !tool.is_alias).map(|tool| tool.tool.clone()).collect(),
@@ -379,7 +390,8 @@ impl Context<'_> {
             reasoning_effort: settings.reasoning_effort.map(|effort| effort.as_str().to_owned()),
             output: self.profile.output.clone(),
             ..Prompt::new(self.spec.clone())
-        })
+        };
+        Ok((prompt, room))
     }
 }
 

@@ -1,11 +1,18 @@
 //! Files of messages: fetched when the message is accepted, given to models that take them.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
-use diesel::prelude::*;
+use diesel::{dsl::sql, prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, FairSemaphore, Owner, Result, Timestamp};
+use platform_core::{AccountId, Error, FairMemory, FairPermit, FairSemaphore, Owner, Result, Timestamp};
 use platform_db::Conn;
 use platform_egress::Egress;
 use platform_files::{HEAD_BYTES, PgFileService, media_type, type_of, type_of_address, type_of_media, type_of_name};
@@ -32,11 +39,16 @@ const MOST_BYTES: usize = 25 << 20;
 /// For reading a document that is no text; what takes longer is known by its name alone.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Memory of files that were fetched for messages until these are accepted, in all and of one account.
+const FETCHED: (usize, usize) = (128 << 20, 64 << 20);
+
 /// A file as it was when its message was accepted.
 #[derive(Debug, Clone)]
 pub struct StoredFile {
     position: i32,
     content: FileContent,
+    /// Room for the files of its message.
+    _room: Option<Arc<FairPermit>>,
 }
 
 /// What is in a file.
@@ -74,6 +86,7 @@ pub struct FileFetcher {
     files: Arc<PgFileService>,
     documents: Arc<dyn DocumentReader>,
     places: FairSemaphore,
+    memory: FairMemory,
 }
 
 impl FileFetcher {
@@ -85,7 +98,8 @@ impl FileFetcher {
         most_bytes: usize,
     ) -> Self {
         let places = FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE);
-        Self { egress: egress.reading(most_bytes), files, documents, places }
+        let memory = FairMemory::new(FETCHED.0, FETCHED.1);
+        Self { egress: egress.reading(most_bytes), files, documents, places, memory }
     }
 
     /// The way out.
@@ -119,28 +133,25 @@ impl FileFetcher {
     pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
         let fetched = async {
             let _place = self.places.acquire(account).await;
-            let egress = &self.egress.of(account);
+            let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
-                match self.files.token_of(&file.download_url) {
+                let kept = match self.files.token_of(&file.download_url) {
                     Some(token) => {
-                        let read = self.read(account, owner, token, file).await;
+                        let read = self.read(account, owner, token, file, left).await;
                         read.map_err(|error| error.at(&path(i)))
                     }
-                    None => fetch(egress, &path(i), file).await,
-                }
-                .map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))
+                    None => fetch(egress, &path(i), file, left).await,
+                };
+                kept.map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))
             });
             let kept = futures_util::future::try_join_all(fetches).await?;
             let kept: Vec<_> = kept.into_iter().flatten().collect();
-            let size: usize = kept.iter().map(|(_, _, bytes)| bytes.len()).sum();
-            if size > MOST_BYTES {
-                let message = format!("files take {size} bytes together, at most {MOST_BYTES}");
-                return Err(Error::invalid("files", "length", message));
-            }
+            let size = kept.iter().map(|(_, _, bytes)| bytes.len()).sum();
+            let room = self.memory.hold(account, size).await.map(Arc::new);
             let mut stored = Vec::with_capacity(kept.len());
             for (i, media_type, bytes) in kept {
                 let content = self.content(account, &files[i].name, media_type, bytes).await;
-                stored.push(StoredFile { position: position(i), content });
+                stored.push(StoredFile { position: position(i), content, _room: room.clone() });
             }
             Ok(stored)
         };
@@ -161,13 +172,32 @@ impl FileFetcher {
     }
 
     /// A file of ours.
-    async fn read(&self, account: &AccountId, owner: &Owner, token: String, file: &mut File) -> Result<Kept> {
+    async fn read(
+        &self,
+        account: &AccountId,
+        owner: &Owner,
+        token: String,
+        file: &mut File,
+        left: &Left,
+    ) -> Result<Kept> {
         let stored = self.files.find_for(account, owner, &token).await?;
         let kind = file.file_type.get_or_insert_with(|| stored.file_type.clone());
         if !is_read(kind) {
             return Ok(None);
         }
-        Ok(Some((stored.mime_type.clone(), self.files.bytes(account, &stored, MOST_BYTES as u64 + 1).await?)))
+        left.take(usize::try_from(stored.size).unwrap_or(usize::MAX))?;
+        Ok(Some((stored.mime_type.clone(), self.files.bytes(account, &stored, MOST_BYTES as u64).await?)))
+    }
+}
+
+/// Bytes that the files of a message may still have.
+struct Left(AtomicUsize);
+
+impl Left {
+    fn take(&self, bytes: usize) -> Result<()> {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let message = || format!("files take more than {MOST_BYTES} bytes together");
+        left.map(drop).map_err(|_| Error::invalid("files", "length", message()))
     }
 }
 
@@ -175,7 +205,7 @@ impl FileFetcher {
 type Kept = Option<(String, Bytes)>;
 
 /// A file of somebody else.
-async fn fetch(egress: &Egress, path: &str, file: &mut File) -> Result<Kept> {
+async fn fetch(egress: &Egress, path: &str, file: &mut File, left: &Left) -> Result<Kept> {
     let fetched = egress.get(&file.download_url).await.map_err(|error| error.into_error(path))?;
     if !(200..300).contains(&fetched.status) || fetched.bytes.is_empty() {
         let message = format!("{path}: the address answers {} with {} bytes", fetched.status, fetched.bytes.len());
@@ -187,7 +217,11 @@ async fn fetch(egress: &Egress, path: &str, file: &mut File) -> Result<Kept> {
         told.unwrap_or_else(|| type_of("", head)).to_owned()
     });
     let kind = file.file_type.insert(kind);
-    Ok(is_read(kind).then(|| (media_type(&file.name, &fetched.media_type, head), fetched.bytes)))
+    if !is_read(kind) {
+        return Ok(None);
+    }
+    left.take(fetched.bytes.len())?;
+    Ok(Some((media_type(&file.name, &fetched.media_type, head), fetched.bytes)))
 }
 
 /// What the name of a file says, else its address.
@@ -226,6 +260,8 @@ pub async fn screen_files(
     Ok(())
 }
 
+/// Message, position and bytes of a file.
+pub(crate) type FileSize = (String, i32, i64);
 /// What is in files, by message and position.
 pub(crate) type Contents = HashMap<(String, i32), FileContent>;
 
@@ -284,25 +320,41 @@ impl ConversationStore<'_> {
         Ok(())
     }
 
-    /// The kept files of some messages, newest first, up to about `most` bytes.
-    pub(crate) async fn files(self, conn: &Conn, uids: &[String], most: usize) -> Result<Contents> {
+    /// Message, position and bytes of the kept files of some messages, newest first, up to so many bytes.
+    pub(crate) async fn file_sizes(self, conn: &Conn, uids: &[String], most: usize) -> Result<Vec<FileSize>> {
+        let mut conn = conn;
+        let bytes = sql::<BigInt>("(octet_length(bytes) + coalesce(octet_length(text), 0))::bigint");
+        let mut sizes: Vec<FileSize> = message_files::table
+            .filter(message_files::account_id.eq(self.account.as_str()))
+            .filter(message_files::conversation.eq(self.name).and(message_files::message_uid.eq_any(uids)))
+            .select((message_files::message_uid, message_files::position, bytes))
+            .load(&mut conn)
+            .await?;
+        let age: HashMap<&String, usize> = uids.iter().zip(0..).collect();
+        sizes.sort_by_key(|(uid, position, _)| (age.get(uid).copied(), *position));
+        let mut left = most;
+        let fits = |(.., bytes): &FileSize| {
+            let rest = usize::try_from(*bytes).ok().and_then(|bytes| left.checked_sub(bytes));
+            rest.map(|rest| left = rest).is_some()
+        };
+        Ok(sizes.into_iter().take_while(fits).collect())
+    }
+
+    /// Kept files of messages.
+    pub(crate) async fn files(self, conn: &Conn, of: &[FileSize]) -> Result<Contents> {
         let mut contents = Contents::new();
-        let mut size = 0;
-        for uid in uids {
+        for (uid, position, _) in of {
             let mut conn = conn;
-            let rows: Vec<(i32, String, Vec<u8>, Option<String>)> = message_files::table
+            let row: Option<(String, Vec<u8>, Option<String>)> = message_files::table
                 .filter(message_files::account_id.eq(self.account.as_str()))
                 .filter(message_files::conversation.eq(self.name).and(message_files::message_uid.eq(uid)))
-                .order(message_files::position)
-                .select((message_files::position, message_files::media_type, message_files::bytes, message_files::text))
-                .load(&mut conn)
-                .await?;
-            for (position, media_type, bytes, text) in rows {
-                size += bytes.len();
-                if size > most {
-                    return Ok(contents);
-                }
-                contents.insert((uid.clone(), position), FileContent { media_type, bytes: bytes.into(), text });
+                .filter(message_files::position.eq(position))
+                .select((message_files::media_type, message_files::bytes, message_files::text))
+                .first(&mut conn)
+                .await
+                .optional()?;
+            if let Some((media_type, bytes, text)) = row {
+                contents.insert((uid.clone(), *position), FileContent { media_type, bytes: bytes.into(), text });
             }
         }
         Ok(contents)

@@ -53,7 +53,7 @@ mod turn_store;
 pub use columns::{
     add_compaction, add_secondary, compactions, has_compactions, json, open_calls, open_text, result_positions,
 };
-pub use compact::{CompactionError, Span, compact};
+pub use compact::{Span, TurnError, compact};
 pub use content::{Content, ContentPages, listed_contents};
 pub use context::UserMessage;
 pub use feedback::{MessageFeedback, NewFeedback};

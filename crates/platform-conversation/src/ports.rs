@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use platform_core::Clock;
+use platform_core::{Clock, FairMemory};
 use platform_db::Db;
 use platform_events::Audience;
 use platform_realtime::Realtime;
@@ -29,6 +29,8 @@ pub struct Ports {
     pub toolbox: Arc<Toolbox>,
     /// Who reads what clients wrote.
     pub children: Arc<ChildPool>,
+    /// Memory of the files that models are shown.
+    pub attached: FairMemory,
     /// Where growth is shown.
     pub realtime: Arc<Realtime>,
     /// Who listens to what happens.

@@ -24,7 +24,8 @@ use tracing::{Instrument, Span, info_span};
 use crate::{
     Profile,
     columns::result_positions,
-    context::{Context, UserMessage},
+    compact::TurnError,
+    context::{Context, Prepared, UserMessage},
     message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, new_message_uid, tool_row},
     ports::Ports,
     request::TurnRequest,
@@ -216,10 +217,12 @@ impl<'a> Turn<'a> {
                 model: &*model,
                 told: &mut self.told,
             };
-            let (prompt, user_messages) = match context.prompt(known, forced).await? {
-                Ok(prompt) => prompt,
-                Err(fault) => return Ok(Ending::failed(None, fault)),
+            let prepared = match context.prompt(known, forced).await {
+                Ok(prepared) => prepared,
+                Err(TurnError::Model(fault)) => return Ok(Ending::failed(None, fault)),
+                Err(TurnError::Store(error)) => return Err(error),
             };
+            let Prepared { prompt, user_messages, _room } = prepared;
             self.user_messages = user_messages;
             self.asked = Some((spec.clone(), Usage::estimated(&prompt, "", &[])));
             let resumed = Resumed { open: self.conversation.open.clone(), late: self.conversation.is_late };

@@ -96,6 +96,28 @@ impl<K: Eq + Hash + Clone> FairSemaphore<K> {
     }
 }
 
+/// Bytes that one permit of [`FairMemory`] stands for.
+const PIECE: usize = 64 * 1024;
+
+/// Memory that accounts share as they share the permits of a [`FairSemaphore`], in pieces of 64 KiB.
+#[derive(Debug, Clone)]
+pub struct FairMemory<K: Eq + Hash + Clone = AccountId>(FairSemaphore<K>);
+
+impl<K: Eq + Hash + Clone> FairMemory<K> {
+    /// `bytes` in all; `share`: the most that one account holds.
+    pub fn new(bytes: usize, share: usize) -> Self {
+        Self(FairSemaphore::new(bytes / PIECE, share / PIECE))
+    }
+
+    /// Waits for room for so many bytes; what is less than a piece needs none. More than a share are as many as that.
+    pub async fn hold(&self, account: &K, bytes: usize) -> Option<FairPermit<K>> {
+        match bytes / PIECE {
+            0 => None,
+            pieces => Some(self.0.acquire_many(account, pieces).await),
+        }
+    }
+}
+
 impl<K: Eq + Hash + Clone> Shared<K> {
     fn state(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -89,6 +89,10 @@ where
             self.known.insert(key.clone(), Arc::clone(&found));
             // What is too much goes now: a few large ones are.
             self.known.run_pending_tasks();
+            // Nor what changed between the look and this.
+            if self.generation.load(Ordering::Acquire) != generation {
+                self.known.invalidate(key);
+            }
         }
         Ok(Some(found))
     }

@@ -34,8 +34,6 @@ use crate::{
 
 /// An answer is handed on in pieces of this many bytes.
 const PIECE: usize = 16 * 1024;
-/// An answer above this is counted until it is read.
-const LARGE: usize = 1024 * 1024;
 
 /// A list without pages that is made item by item.
 pub struct List {
@@ -75,7 +73,7 @@ pub struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Body,
     /// Where a large answer is counted until it is read.
-    place: Option<FairPermit<String>>,
+    room: Option<FairPermit<String>>,
     /// A list of it is no page of a longer one.
     is_whole: bool,
     ignored: Vec<String>,
@@ -123,7 +121,7 @@ impl Body {
 /// An answer that is handed on as its reader takes it: what is handed on is copied.
 struct Pieces {
     rest: Bytes,
-    _place: Option<FairPermit<String>>,
+    _room: Option<FairPermit<String>>,
 }
 
 impl MessageBody for Pieces {
@@ -247,7 +245,7 @@ impl Answer {
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {
-        Self { status, body, place: None, is_whole: false, ignored: Vec::new(), headers: Vec::new(), kept: Kept::Same }
+        Self { status, body, room: None, is_whole: false, ignored: Vec::new(), headers: Vec::new(), kept: Kept::Same }
     }
 
     /// Whoever repeats the request has it done again.
@@ -290,20 +288,17 @@ impl Answer {
         self
     }
 
-    /// A list within its bound; a large answer with the place that `take` gives, if any.
-    pub(crate) fn bounded(mut self, take: impl FnOnce() -> Result<Option<FairPermit<String>>>) -> Result<Self> {
+    /// A list within its bound; the answer has the room that `hold` gives for so many bytes, if any.
+    pub(crate) fn bounded(mut self, hold: impl FnOnce(usize) -> Result<Option<FairPermit<String>>>) -> Result<Self> {
         if matches!(self.body, Body::Paged(_)) {
-            return Ok(Self { place: take()?, ..self });
+            return Ok(Self { room: hold(MOST_LISTED)?, ..self });
         }
         let Body::Json(json) = self.body else { return Ok(self) };
         let (json, total) = if self.is_whole { (json, None) } else { bounded(json)? };
         if let Some(total) = total {
             self.headers.push(("x-total-count", total.to_string()));
         }
-        if json.len() > LARGE {
-            self.place = take()?;
-        }
-        Ok(Self { body: Body::Json(json), ..self })
+        Ok(Self { room: hold(json.len())?, body: Body::Json(json), ..self })
     }
 
     pub(crate) fn into_response(mut self) -> HttpResponse {
@@ -322,7 +317,7 @@ impl Answer {
                 if json.len() <= PIECE {
                     return response.body(json);
                 }
-                response.body(Pieces { rest: json.into(), _place: self.place })
+                response.body(Pieces { rest: json.into(), _room: self.room })
             }
             Body::Text { kind, text } => response.insert_header((header::CONTENT_TYPE, kind)).body(text),
             Body::Bytes { kind, bytes } => response.insert_header((header::CONTENT_TYPE, kind)).body(SizedStream::new(
@@ -331,9 +326,9 @@ impl Answer {
             )),
             Body::Content { length, bytes } => response.body(SizedStream::new(length, bytes)),
             Body::Paged(pages) => {
-                let place = self.place;
+                let room = self.room;
                 let pages = pages.inspect(move |_| {
-                    let _held = &place;
+                    let _held = &room;
                 });
                 response
                     .insert_header((header::CONTENT_TYPE, "application/json; charset=utf-8"))

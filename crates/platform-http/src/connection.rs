@@ -1,7 +1,7 @@
 //! A connection that holds nothing for long: a head comes in time, and little is read after an early answer.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell},
     future::poll_fn,
     io,
     net::IpAddr,
@@ -14,11 +14,13 @@ use std::{
 use actix_http::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpResponse, rt::net::TcpStream};
 use bytes::Bytes;
-use platform_core::FairPermit;
+use platform_core::{Caller, FairPermit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     time::{Instant, Sleep, sleep_until},
 };
+
+use crate::gate::{Gate, KnownPlace};
 
 /// The head of a request is complete so long after its first byte (contract 00 §1.8).
 pub(crate) const HEAD: Duration = Duration::from_secs(10);
@@ -31,7 +33,7 @@ const LINGER_BYTES: usize = 64 * 1024;
 /// A write that nobody reads ends its connection after this (contract 00 §1.8).
 const STALLED_WRITE: Duration = Duration::from_secs(30);
 
-/// A TCP connection; it has a place among those of its address until somebody is known on it.
+/// A TCP connection; it has a place among those of its address until somebody is known on it, then among theirs.
 pub(crate) struct Connection {
     stream: TcpStream,
     control: Rc<Control>,
@@ -42,6 +44,7 @@ pub(crate) struct Connection {
 pub(crate) struct Control {
     phase: Cell<Phase>,
     place: Cell<Option<FairPermit<IpAddr>>>,
+    known: OnceCell<KnownPlace>,
 }
 
 #[derive(Clone, Copy)]
@@ -62,7 +65,8 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALLED_WRITE));
-        let control = Rc::new(Control { phase: Cell::new(Phase::Waiting(None)), place: Cell::new(Some(place)) });
+        let (phase, place) = (Cell::new(Phase::Waiting(None)), Cell::new(Some(place)));
+        let control = Rc::new(Control { phase, place, known: OnceCell::new() });
         Self { stream, control, timer: None }
     }
 
@@ -93,9 +97,14 @@ impl Connection {
 }
 
 impl Control {
-    /// A good credential came: what its owner may do is counted elsewhere, and a backend has many connections.
-    pub fn vouch(&self) {
-        self.place.take();
+    /// A good credential came: a backend has many connections, which no longer count for their address.
+    pub fn vouch(&self, gate: &Gate, caller: &Caller) {
+        if self.known.get().is_none()
+            && let Some(known) = gate.known_connection(caller)
+        {
+            let _ = self.known.set(known);
+            self.place.take();
+        }
     }
 
     /// A request begins.

@@ -179,7 +179,8 @@ async fn handle(
         OpenTo::Public => (None, None),
         _ => match admit(http, request).await {
             Ok((bearer, identity)) => {
-                request.conn_data::<Rc<Control>>().inspect(|control| control.vouch());
+                let control = request.conn_data::<Rc<Control>>();
+                control.inspect(|control| control.vouch(&http.gate, &identity.caller));
                 (Some(bearer), Some(identity))
             }
             Err(error) => return Handled { outcome: Err(error), identity: None, allowance: None },
@@ -206,17 +207,17 @@ async fn handle(
         }
         let whose = whose(http, identity.as_deref(), request);
         let comes_as_files = |upload: &Upload| !(upload.or_json && body::is_json_or_none(request.headers()));
-        let (Received { body, fields, parts }, memory) = match route.upload.filter(comes_as_files) {
+        let (Received { body, fields, parts }, room) = match route.upload.filter(comes_as_files) {
             Some(Upload { most_bytes, .. }) => {
-                (multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?, 0)
+                (multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?, None)
             }
             None => {
                 let (body, place) = body::read(http, route, &whose, request.headers(), payload).await?;
-                let (fields, memory) = Fields::checked(&body, route, place).await?;
-                (Received { body, fields, parts: Vec::new() }, memory)
+                let (fields, memory, _place) = Fields::checked(&body, route, place).await?;
+                let room = http.gate.memory(&whose, memory).await?;
+                (Received { body, fields, parts: Vec::new() }, room)
             }
         };
-        let room = http.gate.json(&whose, memory).await?;
         let query = query(request.query_string())?;
         let ignored = ignored(route, &query, &fields)?;
         let given = |name| parameter(route, request.path(), name);
@@ -248,10 +249,10 @@ async fn handle(
         access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
         let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
-        answer.bounded(|| match http.gate.answer(&whose) {
-            Err(error) if route.only_reads() => Err(error),
+        answer.bounded(|bytes| match http.gate.answer(&whose, bytes) {
             // What has happened is told in any case.
-            place => Ok(place.ok()),
+            Err(_) if !route.only_reads() => Ok(None),
+            room => room,
         })
     };
     Handled { outcome: answer.await, identity, allowance }

@@ -10,7 +10,9 @@ use std::{
 use actix_web::HttpRequest;
 use futures_util::FutureExt;
 use ipnet::IpNet;
-use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined, sha256_hex};
+use platform_core::{
+    AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, Result, joined, sha256_hex,
+};
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
 use tracing::warn;
@@ -25,10 +27,8 @@ const MOST_BODIES: usize = 1024;
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
 const LARGE_BODIES: (usize, usize) = (48, 12);
-/// Memory that JSON of requests takes while they are answered, in pieces of [`JSON_PIECE`], in all and of one account;
-/// what takes less than one piece is not counted.
-const JSON_MEMORY: (usize, usize) = (64, 32);
-const JSON_PIECE: usize = 2 << 20;
+/// Memory that bodies take while they are answered, in all and of one account.
+const BODY_MEMORY: (usize, usize) = (128 << 20, 64 << 20);
 /// Uploads that are still coming, in all and of one account; each holds about half a megabyte of memory.
 const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
@@ -40,8 +40,8 @@ const WRONG_FOR_NAME: Rate = Rate { count: 1, minutes: 1, burst: 10 };
 const REGISTRATIONS: Rate = Rate { count: 20, minutes: 60, burst: 20 };
 /// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
 const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 1, minutes: 1, burst: 3 };
-/// Large answers that are not read yet, in all and of one account; each has at most 8 MiB, unless one record is larger.
-const ANSWERS: (usize, usize) = (16, 8);
+/// Bytes of answers that are not read yet, in all and of one account.
+const ANSWERS: (usize, usize) = (128 << 20, 64 << 20);
 /// Requests under an `Idempotency-Key` that go on when their client goes, in all and of one account.
 const UNATTENDED: (usize, usize) = (1024, 256);
 /// The keys of an account are counted after so many new ones.
@@ -81,16 +81,25 @@ pub struct Gate {
     connections: FairSemaphore<IpAddr>,
     /// Connections of trusted proxies: whose they are is said by each request.
     proxied: FairSemaphore<IpAddr>,
+    /// Connections on which a good credential came, by account, and those of end users by user, too.
+    known: FairSemaphore<AccountId>,
+    end_users: FairSemaphore<String>,
     bodies: FairSemaphore<String>,
     large_bodies: FairSemaphore<String>,
-    json: FairSemaphore<String>,
+    memory: FairMemory<String>,
     uploads: FairSemaphore<String>,
-    answers: FairSemaphore<String>,
+    answers: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
     unattended: FairSemaphore<AccountId>,
     /// New `Idempotency-Key`s of each account since they were counted.
     new_keys: Mutex<HashMap<AccountId, usize>>,
+}
+
+/// A connection of somebody who is known; it counts until it is dropped.
+pub(crate) struct KnownPlace {
+    _of_account: FairPermit,
+    _of_user: Option<FairPermit<String>>,
 }
 
 /// An open stream; it counts until it is dropped.
@@ -122,20 +131,22 @@ impl Gate {
             trusted_proxies: config.trusted_proxies.clone(),
             connections: FairSemaphore::new(0, config.connections_per_address),
             proxied: FairSemaphore::new(0, 0),
+            known: FairSemaphore::new(config.connections, 0),
+            end_users: FairSemaphore::new(0, config.connections_per_address),
             bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
             large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
-            json: FairSemaphore::new(JSON_MEMORY.0, JSON_MEMORY.1),
+            memory: FairMemory::new(BODY_MEMORY.0, BODY_MEMORY.1),
             uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
-            answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
+            answers: FairMemory::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
             unattended: FairSemaphore::new(UNATTENDED.0, UNATTENDED.1),
             new_keys: Mutex::default(),
         }
     }
 
-    /// A place for a large answer, until it is read.
-    pub(crate) fn answer(&self, whose: &String) -> Result<FairPermit<String>> {
-        self.answers.acquire(whose).now_or_never().ok_or_else(|| {
+    /// Room for an answer of so many bytes, until it is read.
+    pub(crate) fn answer(&self, whose: &String, bytes: usize) -> Result<Option<FairPermit<String>>> {
+        self.answers.hold(whose, bytes).now_or_never().ok_or_else(|| {
             let message = "Too many large answers of yours are not read yet; read them first.";
             Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
         })
@@ -182,6 +193,19 @@ impl Gate {
         place
     }
 
+    /// A place for a connection on which a good credential came: none of an account that has three quarters of all, or
+    /// of an end user who has as many as an address may have.
+    pub(crate) fn known_connection(&self, caller: &Caller) -> Option<KnownPlace> {
+        let of_user = match caller.session() {
+            Some(_) => {
+                let user = joined([caller.account.as_str(), &caller.principal()]);
+                Some(self.end_users.acquire(&user).now_or_never()?)
+            }
+            None => None,
+        };
+        Some(KnownPlace { _of_account: self.known.acquire(&caller.account).now_or_never()?, _of_user: of_user })
+    }
+
     /// A place for a body that is still coming; `whose`: account or address.
     pub(crate) async fn body(&self, whose: &String) -> Result<FairPermit<String>> {
         timeout(PATIENCE, self.bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
@@ -192,13 +216,9 @@ impl Gate {
         timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
-    /// Room for the values of a body that take so much memory.
-    pub(crate) async fn json(&self, whose: &String, memory: usize) -> Result<Option<FairPermit<String>>> {
-        let pieces = memory / JSON_PIECE;
-        if pieces == 0 {
-            return Ok(None);
-        }
-        timeout(PATIENCE, self.json.acquire_many(whose, pieces)).await.map(Some).map_err(|_| too_many_bodies())
+    /// Room for a body that takes so many bytes of memory while it is answered.
+    pub(crate) async fn memory(&self, whose: &String, bytes: usize) -> Result<Option<FairPermit<String>>> {
+        timeout(PATIENCE, self.memory.hold(whose, bytes)).await.map_err(|_| too_many_bodies())
     }
 
     /// A place for files that are still coming.

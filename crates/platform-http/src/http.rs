@@ -15,7 +15,7 @@ use crate::{
     table::{Table, TableError},
 };
 
-/// Bounds of the HTTP side (contract 00 §14).
+/// Bounds of the HTTP side (contract 00 §14); `connections`: at once, as far as files may be open; 0 = no bound.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "each field is the setting of its name")]
 pub struct HttpConfig {
@@ -27,6 +27,7 @@ pub struct HttpConfig {
     pub cors_origins: Vec<String>,
     pub trusted_proxies: Vec<IpNet>,
     pub rates: Rates,
+    pub connections: usize,
     pub connections_per_address: usize,
     pub bodies_per_address: usize,
     pub streams_per_key: usize,

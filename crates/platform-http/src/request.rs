@@ -68,7 +68,7 @@ pub struct Request {
     pub once: Option<Idempotency>,
     /// While it is held, whoever repeats the request is told that it is in progress.
     pub(crate) first: Option<Arc<FairPermit<String>>>,
-    /// Room for the values of a body that takes much memory.
+    /// Room for a body that takes much memory.
     pub(crate) _room: Option<FairPermit<String>>,
     /// How large a page is when nothing is said, and at most.
     pub(crate) page_sizes: Option<(i64, i64)>,
@@ -414,16 +414,21 @@ impl Fields {
             .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))
     }
 
-    /// The same of a body that came from outside, unless it is for its route to read; and the memory that its values take.
-    pub async fn checked(body: &Bytes, route: &Route, place: Option<FairPermit<String>>) -> Result<(Self, usize)> {
+    /// The same of a body that came from outside, unless it is for its route to read; the bytes of memory that it takes
+    /// while it is answered; and the place that it came in by.
+    pub async fn checked(
+        body: &Bytes,
+        route: &Route,
+        place: Option<FairPermit<String>>,
+    ) -> Result<(Self, usize, Option<FairPermit<String>>)> {
         let (body, is_raw, too_large) = (body.clone(), route.is_raw, route.too_large);
         run_sized(body.len(), move || {
-            let _place = place;
             if is_raw {
-                return Ok((Self::default(), memory_of(&body)));
+                return Ok((Self::default(), body.len() + memory_of(&body), place));
             }
             check_json(&body, too_large)?;
-            Ok((Self::of(&body)?, memory_of(&body)))
+            // Its text is there twice: as it came, and by fields.
+            Ok((Self::of(&body)?, 2 * body.len() + memory_of(&body), place))
         })
         .await
     }

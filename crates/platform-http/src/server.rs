@@ -49,9 +49,10 @@ pub fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Answers what comes to a socket, over at most so many connections at once.
-pub fn serve(http: &Arc<Http>, listener: TcpListener, connections: usize, grace: Duration) -> std::io::Result<Serving> {
+/// Answers what comes to a socket.
+pub fn serve(http: &Arc<Http>, listener: TcpListener, grace: Duration) -> std::io::Result<Serving> {
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let connections = if http.config.connections == 0 { usize::MAX } else { http.config.connections };
     let server = ServerBuilder::new()
         .workers(workers)
         .max_concurrent_connections((connections / workers).max(1))

@@ -36,6 +36,7 @@ fn config() -> HttpConfig {
             create_session: rate,
             bad_credential: rate,
         },
+        connections: 0,
         connections_per_address: 0,
         bodies_per_address: 0,
         streams_per_key: 0,
@@ -81,7 +82,7 @@ async fn house() -> House {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
     // It serves until the test ends.
-    std::mem::forget(serve(&Arc::new(http), listener, 100, Duration::from_secs(1)).expect("a server"));
+    std::mem::forget(serve(&Arc::new(http), listener, Duration::from_secs(1)).expect("a server"));
     let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client");
     House { _db: test, url, client, auth, projects }
 }

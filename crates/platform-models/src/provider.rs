@@ -92,7 +92,8 @@ impl Provider {
         }
         let outcome = match tokio::time::timeout_at(until, asked).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(Broken::timeout("the whole call")),
+            // A provider that is in trouble is silent before: this one had much to say, or little time was left.
+            Err(_) => Err(Broken { counts: false, ..Broken::timeout("the whole call") }),
         };
         match &outcome {
             Ok(_) => self.breaker.succeeded(),

@@ -39,9 +39,9 @@ impl ChildPool {
         work: &str,
         input: &impl Serialize,
     ) -> Result<T, ChildError> {
-        let input = serde_json::to_vec(input).map_err(io::Error::other)?;
         let place = tokio::time::timeout(LONGEST_WAIT, self.places.acquire(account));
         let _place = place.await.map_err(|_| ChildError::Busy)?;
+        let input = serde_json::to_vec(input).map_err(io::Error::other)?;
         let answer = self.children.run(work, &input).await?;
         Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
     }

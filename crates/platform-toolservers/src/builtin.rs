@@ -8,7 +8,7 @@ use platform_vault::Vault;
 use serde_json::{Value, json};
 
 use crate::{
-    http::{Call, free_request},
+    http::{Call, ToolHttp},
     server::UpstreamCredentials,
     source::depth_header,
 };
@@ -25,7 +25,7 @@ pub fn http_tools(egress: Egress, vault: Arc<Vault>, most_bytes: usize) -> Built
             "body": {"description": "Text, or a value that is sent as JSON"},
         }),
         &["method", "url"],
-        Arc::new(HttpRequest { egress, vault, most_bytes }),
+        Arc::new(HttpRequest { http: ToolHttp::new(egress), vault, most_bytes }),
     );
     BuiltInGroup {
         uid: "builtin-http",
@@ -36,7 +36,7 @@ pub fn http_tools(egress: Egress, vault: Arc<Vault>, most_bytes: usize) -> Built
 }
 
 struct HttpRequest {
-    egress: Egress,
+    http: ToolHttp,
     vault: Arc<Vault>,
     most_bytes: usize,
 }
@@ -52,7 +52,7 @@ impl BuiltInAction for HttpRequest {
             timeout: call.timeout,
             with: &UpstreamCredentials::Own,
         };
-        match free_request(&self.egress.of(call.account), sent, call.arguments).await.result {
+        match self.http.free_request(call.account, sent, call.arguments).await.result {
             Ok(value) => {
                 let text = fit_bytes(without_nul(value).to_string(), self.most_bytes);
                 ToolResult::of(&Value::String(text))

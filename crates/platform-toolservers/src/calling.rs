@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use platform_core::{Object, without_nul};
-use platform_egress::Egress;
 use platform_runtime::ChildPool;
 
 use crate::{
     apps::Connections,
     definition::ToolDefinition,
     failure::Failure,
-    http::{Call, Called, free_request},
+    http::{Call, Called, ToolHttp},
     mcp::McpClients,
     model::ServerType,
     server::Server,
@@ -19,7 +18,7 @@ use crate::{
 
 /// What makes calls.
 pub(crate) struct Calling {
-    pub egress: Egress,
+    pub http: ToolHttp,
     pub tokens: Arc<Tokens>,
     pub mcp: McpClients,
     /// Who reads and runs what clients wrote.
@@ -44,7 +43,7 @@ impl Calling {
         let called = if server.kind == ServerType::Mcp {
             Called { url, method, status: None, result: self.mcp.call(server, tool, arguments, call.timeout).await }
         } else if server.kind == ServerType::Integration && server.settings.url.is_none() {
-            free_request(&self.egress.of(&server.account), call, arguments).await
+            self.http.free_request(&server.account, call, arguments).await
         } else {
             self.call_http(server, tool, call, arguments).await
         };

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use platform_core::{Id, Object};
+use platform_core::{AccountId, Error, FairMemory, FairPermit, Id, Object, memory_of, run_blocking};
 use platform_egress::{
     Egress, EgressError, Fetched, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -100,13 +100,14 @@ impl Calling {
             follows: true,
             timeout: until - Instant::now(),
         };
-        let mut answer = self.send_again(server, tool, &outgoing).await;
+        let (mut answer, mut place) = self.http.send_again(&server.account, tool, &outgoing).await;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
             credentials = self.credentials(server, tool, call.with, Some(&stale)).await?;
             outgoing.url = credentials.address(&url);
             outgoing.headers = headers(&credentials, call, media_type);
-            answer = self.send_again(server, tool, &outgoing).await;
+            drop(place);
+            (answer, place) = self.http.send_again(&server.account, tool, &outgoing).await;
             credentials.secrets.push(stale);
         }
         if let (Some(connection), Ok(answer)) = (server.connection(call.with), &answer) {
@@ -118,7 +119,7 @@ impl Calling {
             Failure { message: failure.message.as_deref().map(|message| redactor.text(message)), ..failure }
         })?;
         *status = Some(answer.status);
-        let mut value = read(redactor, &answer).await?;
+        let (mut value, _room) = self.http.read(&server.account, redactor, &answer).await?;
         if tool.response_post_processing_enabled {
             let response = json!({"body": value, "status": answer.status});
             let template = &tool.response_post_processing_template;
@@ -127,6 +128,7 @@ impl Calling {
                 Failure::new("TEMPLATE_ERROR", format!("responsePostProcessingTemplate: {reason}."))
             })?;
         }
+        drop(place);
         if (200..300).contains(&answer.status) { Ok(value) } else { Err(Failure::status(answer.status, value)) }
     }
 
@@ -139,41 +141,132 @@ impl Calling {
     ) -> Result<Credentials, Failure> {
         server.credentials(with, &self.tokens, &*self.connections, refused).await?.for_tool(tool)
     }
+}
 
-    /// Sends, and again where that cannot do harm.
+/// What answers take while they are read and used, in all and of one account.
+const ANSWERS: (usize, usize) = (128 << 20, 64 << 20);
+
+/// HTTP for calls: each has a place until its answer was used, and room for what that takes.
+pub(crate) struct ToolHttp {
+    pub egress: Egress,
+    memory: FairMemory,
+}
+
+impl ToolHttp {
+    pub fn new(egress: Egress) -> Self {
+        Self { egress, memory: FairMemory::new(ANSWERS.0, ANSWERS.1) }
+    }
+
+    /// Sends, and again where that cannot do harm; with the place that the call has until its answer is read.
     async fn send_again(
         &self,
-        server: &Server,
+        account: &AccountId,
         tool: &ToolDefinition,
         outgoing: &Outgoing,
-    ) -> Result<Fetched, EgressError> {
-        let egress = self.egress.of(&server.account);
+    ) -> (Result<Fetched, EgressError>, Option<FairPermit>) {
         let mut waits = AGAIN.into_iter();
         loop {
-            let answer = egress.send(outgoing.clone()).await;
+            let (answer, place) = self.send(account, outgoing.clone()).await;
             let again = match &answer {
                 Err(EgressError::Unreachable(_)) => true,
                 Ok(Fetched { status: 502..=504, .. }) => tool.is_repeatable(),
                 _ => false,
             };
-            match waits.next().filter(|_| again) {
-                Some(wait) => sleep(wait).await,
-                None => return answer,
-            }
+            let Some(wait) = waits.next().filter(|_| again) else { return (answer, place) };
+            drop(place);
+            sleep(wait).await;
         }
     }
-}
 
-/// The answer as a value without secrets; a long one beside the threads that serve others.
-async fn read(redactor: Redactor, answer: &Fetched) -> Result<Value, Failure> {
-    let (media_type, bytes) = (answer.media_type.clone(), answer.bytes.clone());
-    let is_short = bytes.len() < SHORT;
-    let read = move || redactor.value(request::read(&media_type, &bytes));
-    if is_short {
-        return Ok(read());
+    async fn send(
+        &self,
+        account: &AccountId,
+        outgoing: Outgoing,
+    ) -> (Result<Fetched, EgressError>, Option<FairPermit>) {
+        let place = self.egress.of(account).place().await;
+        (self.egress.unplaced().send(outgoing).await, place)
     }
-    let lost = |error: tokio::task::JoinError| Failure::new("UPSTREAM_ERROR", error.to_string());
-    tokio::task::spawn_blocking(read).await.map_err(lost)
+
+    /// The answer as a value without secrets; a long one beside the threads that serve others, when its account has
+    /// room for it.
+    async fn read(
+        &self,
+        account: &AccountId,
+        redactor: Redactor,
+        answer: &Fetched,
+    ) -> Result<(Value, Option<FairPermit>), Failure> {
+        let (media_type, bytes) = (answer.media_type.clone(), answer.bytes.clone());
+        if bytes.len() < SHORT {
+            return Ok((redactor.value(request::read(&media_type, &bytes)), None));
+        }
+        let lost = |error: Error| Failure::new("UPSTREAM_ERROR", error.message());
+        let measured = bytes.clone();
+        let memory = run_blocking(move || Ok(measured.len() + memory_of(&measured))).await.map_err(lost)?;
+        let room = self.memory.hold(account, memory).await;
+        run_blocking(move || Ok((redactor.value(request::read(&media_type, &bytes)), room))).await.map_err(lost)
+    }
+
+    /// A request that a model describes itself (built-in group `builtin-http`).
+    pub async fn free_request(&self, account: &AccountId, call: Call<'_>, arguments: &Object) -> Called {
+        let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+        let (url, method) =
+            (text("url").unwrap_or_default().to_owned(), text("method").unwrap_or("GET").to_uppercase());
+        let mut status = None;
+        let result = self.send_free(account, call, (&method, &url), arguments, &mut status).await;
+        Called { url, method, status, result }
+    }
+
+    async fn send_free(
+        &self,
+        account: &AccountId,
+        call: Call<'_>,
+        (method, url): (&str, &str),
+        arguments: &Object,
+        status: &mut Option<u16>,
+    ) -> Result<Value, Failure> {
+        let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
+            .into_iter()
+            .find(|known| known.as_str() == method)
+            .ok_or_else(|| Failure::arguments(vec![format!("`{method}` is no method that can be used.")]))?;
+        let url = Url::parse(url)
+            .map_err(|error| Failure::new("URL_NOT_ALLOWED", format!("This is no address we can call: {error}.")))?;
+        let mut headers = HeaderMap::new();
+        let given = arguments.get("headers").and_then(Value::as_object);
+        for (name, value) in given.into_iter().flatten() {
+            if REFUSED_HEADERS.iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
+                return Err(Failure::arguments(vec![format!("The header {name} cannot be set.")]));
+            }
+            let name = HeaderName::from_bytes(name.as_bytes()).ok();
+            let value = HeaderValue::from_str(value.as_str().unwrap_or(&value.to_string())).ok();
+            let header =
+                name.zip(value).ok_or_else(|| Failure::arguments(vec!["A header cannot be sent.".to_owned()]))?;
+            headers.insert(header.0, header.1);
+        }
+        let request_id = Id::<RequestKind>::generate();
+        let own = [("x-request-id", Some(request_id.as_str())), ("idempotency-key", Some(call.id))];
+        for (name, value) in own.into_iter().chain([("x-trigger-depth", call.depth)]) {
+            let value = value.and_then(|value| HeaderValue::from_str(value).ok());
+            headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
+        }
+        let body = match arguments.get("body").filter(|body| !body.is_null() && method != HttpMethod::Get) {
+            None => Payload::Empty,
+            Some(Value::String(text)) => Payload::Bytes(text.clone().into()),
+            Some(value) => {
+                headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+                Payload::Bytes(value.to_string().into())
+            }
+        };
+        let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
+        let outgoing = Outgoing { method, url, headers, body, follows: true, timeout: call.timeout };
+        let (answer, _place) = self.send(account, outgoing).await;
+        let answer = answer?;
+        *status = Some(answer.status);
+        let (value, _room) = self.read(account, Redactor::new([]), &answer).await?;
+        if (200..300).contains(&answer.status) {
+            return Ok(json!({"status": answer.status, "body": value}));
+        }
+        Err(Failure::status(answer.status, value))
+    }
 }
 
 enum RequestKind {}
@@ -193,61 +286,4 @@ fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'stati
         headers.insert(name, value.clone());
     }
     headers
-}
-
-/// A request that a model describes itself (built-in group `builtin-http`).
-pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Object) -> Called {
-    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
-    let (url, method) = (text("url").unwrap_or_default().to_owned(), text("method").unwrap_or("GET").to_uppercase());
-    let mut status = None;
-    let result = send_free(egress, call, (&method, &url), arguments, &mut status).await;
-    Called { url, method, status, result }
-}
-
-async fn send_free(
-    egress: &Egress,
-    call: Call<'_>,
-    (method, url): (&str, &str),
-    arguments: &Object,
-    status: &mut Option<u16>,
-) -> Result<Value, Failure> {
-    let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
-        .into_iter()
-        .find(|known| known.as_str() == method)
-        .ok_or_else(|| Failure::arguments(vec![format!("`{method}` is no method that can be used.")]))?;
-    let url = Url::parse(url)
-        .map_err(|error| Failure::new("URL_NOT_ALLOWED", format!("This is no address we can call: {error}.")))?;
-    let mut headers = HeaderMap::new();
-    let given = arguments.get("headers").and_then(Value::as_object);
-    for (name, value) in given.into_iter().flatten() {
-        if REFUSED_HEADERS.iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
-            return Err(Failure::arguments(vec![format!("The header {name} cannot be set.")]));
-        }
-        let name = HeaderName::from_bytes(name.as_bytes()).ok();
-        let value = HeaderValue::from_str(value.as_str().unwrap_or(&value.to_string())).ok();
-        let header = name.zip(value).ok_or_else(|| Failure::arguments(vec!["A header cannot be sent.".to_owned()]))?;
-        headers.insert(header.0, header.1);
-    }
-    let request_id = Id::<RequestKind>::generate();
-    let own = [("x-request-id", Some(request_id.as_str())), ("idempotency-key", Some(call.id))];
-    for (name, value) in own.into_iter().chain([("x-trigger-depth", call.depth)]) {
-        let value = value.and_then(|value| HeaderValue::from_str(value).ok());
-        headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
-    }
-    let body = match arguments.get("body").filter(|body| !body.is_null() && method != HttpMethod::Get) {
-        None => Payload::Empty,
-        Some(Value::String(text)) => Payload::Bytes(text.clone().into()),
-        Some(value) => {
-            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-            Payload::Bytes(value.to_string().into())
-        }
-    };
-    let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
-    let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout: call.timeout }).await?;
-    *status = Some(answer.status);
-    let value = read(Redactor::new([]), &answer).await?;
-    if (200..300).contains(&answer.status) {
-        return Ok(json!({"status": answer.status, "body": value}));
-    }
-    Err(Failure::status(answer.status, value))
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{AccountId, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
+use platform_core::{AccountId, FairPermit, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::{Redactor, Secret};
 use rmcp::{
@@ -204,7 +204,7 @@ impl McpClients {
         let listed =
             Box::pin(self.attempt(server, with, true, move |connection| async move { connection.list(most).await }));
         let longest = Duration::from_millis(server.settings.timeout_ms.into());
-        let (tools, connection) = within(longest, self.placed(server, listed)).await?;
+        let ((tools, connection), _place) = within(longest, self.placed(server, listed)).await?;
         let count = if most > 0 { most } else { tools.len() };
         let mut bytes = 0;
         let fits = |tool: &rmcp::model::Tool| {
@@ -238,7 +238,7 @@ impl McpClients {
                 connection.service.call_tool(params).await
             }
         }));
-        let (result, connection) = within(longest, self.placed(server, called)).await?;
+        let ((result, connection), _place) = within(longest, self.placed(server, called)).await?;
         let failed = result.is_error == Some(true);
         let value = self.handed_on(&connection, result, |result| Ok(read(result))).await?;
         if failed {
@@ -284,7 +284,7 @@ impl McpClients {
                 }
             }
         }));
-        let (answer, connection) = within(longest, self.placed(server, called)).await?;
+        let ((answer, connection), _place) = within(longest, self.placed(server, called)).await?;
         match answer {
             Ok(CallToolResponse::Complete(result)) => Ok(Ok(self.handed_on(&connection, result, as_json).await?)),
             Ok(CallToolResponse::InputRequired(asked)) => Ok(Ok(self.handed_on(&connection, asked, as_json).await?)),
@@ -321,10 +321,15 @@ impl McpClients {
         handed_on.unwrap_or_else(|error| Err(Failure::new("UPSTREAM_ERROR", error.message())))
     }
 
-    /// Does something when the server's account has a place among the requests that are made at once.
-    async fn placed<T>(&self, server: &Server, work: impl Future<Output = T>) -> T {
-        let _place = self.egress.of(&server.account).place().await;
-        work.await
+    /// Does something when the server's account has a place among the requests that are made at once, which it has until
+    /// the answer was used.
+    async fn placed<T>(
+        &self,
+        server: &Server,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<(T, Option<FairPermit>), Failure> {
+        let place = self.egress.of(&server.account).place().await;
+        Ok((work.await?, place))
     }
 
     /// Does something over a connection: once more on another one when it may be done `again`, or when a token was

@@ -5,7 +5,7 @@ use std::{collections::HashMap, future::ready, io, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
-use platform_core::{check_size, parse};
+use platform_core::{memory_of, parse};
 use platform_egress::{
     HttpClient, HttpError, HttpResponse,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
@@ -32,6 +32,8 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 const MOST_BYTES: usize = 10 << 20;
 /// The events of one answer together.
 const MOST_STREAMED: usize = 2 * MOST_BYTES;
+/// Memory that the values of an answer or event may take.
+const MOST_VALUES: usize = 16 << 20;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
 /// What is read of an answer that refuses.
@@ -121,7 +123,10 @@ impl StreamableHttpClient for McpHttp {
         }
         let body = whole(answer, most).await?;
         let is_short = body.len() < SHORT;
-        let read = move || parse(&body);
+        let read = move || {
+            check_values(&body).map_err(serde::de::Error::custom)?;
+            parse(&body)
+        };
         let read = if is_short { read() } else { tokio::task::spawn_blocking(read).await? };
         match read {
             Ok(JsonRpcMessage::Response(answer)) if Some(&answer.id) != asked.as_ref() => {
@@ -252,8 +257,12 @@ fn bounded(
 
 fn checked(event: Result<Sse, SseError>) -> Result<Sse, SseError> {
     let event = event?;
-    match check_size(event.data.as_deref().unwrap_or_default().as_bytes()) {
+    match check_values(event.data.as_deref().unwrap_or_default().as_bytes()) {
         Ok(()) => Ok(event),
         Err(reason) => Err(SseError::Body(reason.into())),
     }
+}
+
+fn check_values(json: &[u8]) -> Result<(), &'static str> {
+    if memory_of(json) > MOST_VALUES { Err("it holds too many values") } else { Ok(()) }
 }

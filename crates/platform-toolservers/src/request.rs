@@ -117,7 +117,7 @@ pub(crate) async fn body(
             one => vec![one],
         };
         for value in &values {
-            let part = part(&calling.egress.of(account), &name, value).await?;
+            let part = part(&calling.http.egress.of(account), &name, value).await?;
             bytes += part.bytes.len();
             if parts.len() >= MOST_PARTS || bytes > MOST_FORM {
                 let reason = format!("A form has at most {MOST_PARTS} parts and {MOST_FORM} bytes.");

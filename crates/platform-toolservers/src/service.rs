@@ -18,7 +18,7 @@ use crate::{
     apps::Connections,
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
-    http::Call,
+    http::{Call, ToolHttp},
     kinds::TOOL_SERVER,
     mcp::{ChangedServers, McpClients},
     model::{
@@ -187,7 +187,7 @@ impl PgToolServerService {
             clock,
             vault,
             limits,
-            calling: Arc::new(Calling { egress, tokens, mcp, children: expressions, connections }),
+            calling: Arc::new(Calling { http: ToolHttp::new(egress), tokens, mcp, children: expressions, connections }),
             documents,
             referrers,
             changed,
@@ -293,7 +293,7 @@ impl PgToolServerService {
         let token = given.get("authenticationConfig").and_then(|config| config.get("refreshTokenEndpoint"));
         for (path, url) in [("url", given.get("url")), ("authenticationConfig.refreshTokenEndpoint", token)] {
             if let Some(url) = url.and_then(Value::as_str) {
-                self.calling.egress.check(url).await.map_err(|error| error.into_error(path))?;
+                self.calling.http.egress.check(url).await.map_err(|error| error.into_error(path))?;
             }
         }
         Ok(())
@@ -422,9 +422,9 @@ impl ToolServerService for PgToolServerService {
         let (spec, source) = match (import.spec, import.url) {
             (Some(spec), url) => (spec, url),
             (None, Some(url)) => {
-                let address = self.calling.egress.check(&url).await.map_err(|error| error.into_error("url"))?;
+                let address = self.calling.http.egress.check(&url).await.map_err(|error| error.into_error("url"))?;
                 let fetched =
-                    self.calling.egress.of(account).get(&url).await.map_err(|error| error.into_error("url"))?;
+                    self.calling.http.egress.of(account).get(&url).await.map_err(|error| error.into_error("url"))?;
                 if !(200..300).contains(&fetched.status) {
                     return Err(openapi::unreadable(fetched.status));
                 }

@@ -9,7 +9,7 @@ use platform_agents::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, AssistantTemplates, FileFetcher, Ports};
-use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Precondition, Result, Timestamp};
+use platform_core::{AccountId, Caller, Clock, FairMemory, FieldLimits, Id, Precondition, Result, Timestamp};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_files::{PgFileService, Store};
@@ -96,6 +96,7 @@ pub async fn house(db: &Db) -> House {
         audience: Arc::new(()),
         toolbox,
         children,
+        attached: FairMemory::new(0, 0),
         realtime: Realtime::new(Arc::clone(&clock), Duration::from_millis(25), None),
     };
     let (templates, sub_agents) = (Arc::new(NoTemplates), Arc::new(PgSubAgents::new(db)));

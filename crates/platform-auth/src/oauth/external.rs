@@ -28,6 +28,8 @@ use crate::{
 /// Keys are read anew after so long, and for a name that is not known at most so often.
 const FRESH_MS: i64 = 600_000;
 const RELOAD_MS: i64 = 60_000;
+/// An issuer that could not be asked is left alone for so long.
+const LEFT_ALONE_MS: i64 = 5000;
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
 const LEEWAY_MS: i64 = 5000;
 
@@ -57,6 +59,8 @@ pub(crate) struct External {
 #[derive(Default)]
 struct Keys {
     loaded: Timestamp,
+    /// When the issuer could not be asked.
+    failed: Timestamp,
     all: Vec<Jwk>,
 }
 
@@ -175,26 +179,32 @@ impl External {
             let named = |jwk: &&Jwk| kid.is_none_or(|kid| jwk.common.key_id.as_deref() == Some(kid));
             keys.all.iter().filter(named).cloned().collect()
         };
-        let known = Arc::clone(&self.keys.lock().expect("lock"));
-        let (found, age) = (of(&known), now.0 - known.loaded.0);
-        if !found.is_empty() && age < FRESH_MS || found.is_empty() && age < RELOAD_MS {
-            return Ok(found);
+        let answer = |keys: &Keys| {
+            let (found, age) = (of(keys), now.0 - keys.loaded.0);
+            let is_alone = now.0 - keys.failed.0 < LEFT_ALONE_MS;
+            match found.is_empty() {
+                // Those there were are good for as long as no others can be had.
+                false => (age < FRESH_MS || is_alone).then_some(Ok(found)),
+                true if age < RELOAD_MS => Some(Ok(found)),
+                true => is_alone.then(|| Err(Error::unavailable("the trusted issuer did not answer a moment ago"))),
+            }
+        };
+        let known = || Arc::clone(&self.keys.lock().expect("lock"));
+        if let Some(answer) = answer(&known()) {
+            return answer;
         }
         let _one = self.loading.lock().await;
-        let again = Arc::clone(&self.keys.lock().expect("lock"));
-        if again.loaded > known.loaded {
-            return Ok(of(&again));
+        if let Some(answer) = answer(&known()) {
+            return answer;
         }
-        match self.load().await {
-            Ok(all) => {
-                let keys = Arc::new(Keys { loaded: now, all });
-                *self.keys.lock().expect("lock") = Arc::clone(&keys);
-                Ok(of(&keys))
-            }
-            // Those there were are good for as long as no others can be had.
-            Err(_) if !found.is_empty() => Ok(found),
-            Err(error) => Err(error),
-        }
+        let loaded = self.load().await;
+        let keys = match &loaded {
+            Ok(all) => Keys { loaded: now, failed: Timestamp::default(), all: all.clone() },
+            Err(_) => Keys { failed: now, loaded: known().loaded, all: known().all.clone() },
+        };
+        let found = of(&keys);
+        *self.keys.lock().expect("lock") = Arc::new(keys);
+        if found.is_empty() { loaded.map(|_| found) } else { Ok(found) }
     }
 
     async fn load(&self) -> Result<Vec<Jwk>> {

@@ -127,7 +127,10 @@ impl SessionService for PgAuthService {
         let mut conn = self.db.conn().await?;
         let revoked = repository::revoke_all(&mut conn, account, tenant, subtenant, self.clock.now()).await?;
         drop(conn);
-        self.known.changed(tenant).await?;
+        // Who is remembered is forgotten with all others: only when somebody is gone.
+        if revoked > 0 {
+            self.known.changed(tenant).await?;
+        }
         Ok(revoked)
     }
 }

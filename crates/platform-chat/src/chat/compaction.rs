@@ -1,6 +1,6 @@
 //! Compaction that a client asks for.
 
-use platform_conversation::{CompactionError, ConversationStore, Span, Stored, compact};
+use platform_conversation::{ConversationStore, Span, Stored, TurnError, compact};
 use platform_core::{AccountId, Error, Result};
 use platform_jobs::Run;
 use platform_runtime::Payer;
@@ -46,8 +46,8 @@ impl PgChatService {
         match compact(&self.turns.ports, &turn_store, &mut chat, &*model, &own, span).await {
             Ok(true) => {}
             Ok(false) => return refused("nothing_new"),
-            Err(CompactionError::Model(fault)) => return Err(upstream(&fault, uid)),
-            Err(CompactionError::Store(error)) => return Err(error),
+            Err(TurnError::Model(fault)) => return Err(upstream(&fault, uid)),
+            Err(TurnError::Store(error)) => return Err(error),
         }
         let made = chat.compactions.last().ok_or_else(|| Error::internal("a compaction was made"))?;
         let checkpoint = Checkpoint {

@@ -11,7 +11,7 @@ use platform_conversation::{
     AssistantSettings, Bounds, Compaction, Conversation, ConversationStore, Ports, Profile, Step, StepResult,
     TokenUsage, ToolUser, Turn, TurnRequest, TurnStore, insert_messages, turn_tools,
 };
-use platform_core::{AccountId, Object, Page, Result, SystemClock, Timestamp};
+use platform_core::{AccountId, FairMemory, Object, Page, Result, SystemClock, Timestamp};
 use platform_db::Db;
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
@@ -104,6 +104,7 @@ pub async fn ports(db: &Db, counter: &Arc<CountStored>) -> Ports {
         audience: Arc::new(()),
         toolbox: Arc::new(Toolbox::new(vec![Arc::new(source)])),
         children,
+        attached: FairMemory::new(0, 0),
         realtime: Realtime::new(clock, Duration::from_millis(25), None),
     }
 }

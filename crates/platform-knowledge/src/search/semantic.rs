@@ -30,6 +30,8 @@ const AT_ONCE: (usize, usize) = (2, 1);
 const FEW: i64 = 20_000;
 /// Documents whose vectors are read at once.
 const TOGETHER: usize = 1000;
+/// Pieces that the index is asked for at least: it finds them roughly in their order, the nearest not always first.
+const CANDIDATES: i64 = 100;
 /// Dimensions that an index of pgvector takes, of whole and of half numbers.
 const MOST_INDEXED: (usize, usize) = (2000, 4000);
 
@@ -295,15 +297,16 @@ async fn by_index(
     let mut conn = db.conn().await?;
     let found = conn.transaction::<_, Error, _>(async |conn| {
         // The index goes on until enough of what it finds is within the bounds, or it has looked at so much.
-        let wide = "SET LOCAL hnsw.iterative_scan = 'relaxed_order'; SET LOCAL hnsw.ef_search = 100; \
+        let wide = "SET LOCAL hnsw.iterative_scan = 'relaxed_order'; SET LOCAL hnsw.ef_search = 400; \
             SET LOCAL hnsw.max_scan_tuples = 200000";
         conn.batch_execute(wide).await?;
         let near = bounds.bind(near, account).bind::<Text, _>(model).bind::<Array<Float>, _>(vector);
-        Ok(near.bind::<BigInt, _>(limit).load::<Found>(conn).await?)
+        Ok(near.bind::<BigInt, _>(limit.max(CANDIDATES)).load::<Found>(conn).await?)
     });
     let mut found: Vec<SearchResult> =
         found.await?.into_iter().map(|found| found.shown(|score| score)).collect::<Result<_>>()?;
     found.sort_by(|a, b| b.score.total_cmp(&a.score));
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(found)
 }
 
