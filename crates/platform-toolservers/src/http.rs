@@ -121,9 +121,11 @@ impl Calling {
         *status = Some(answer.status);
         let (mut value, _room) = self.http.read(&server.account, redactor, &answer).await?;
         if tool.response_post_processing_enabled {
-            let response = json!({"body": value, "status": answer.status});
+            let of_answer = [("body".to_owned(), value), ("status".to_owned(), answer.status.into())];
+            let response = Value::Object(of_answer.into_iter().collect());
             let template = &tool.response_post_processing_template;
             let processed = script::evaluate(&self.children, &server.account, template, "response", &response).await;
+            drop(response);
             value = processed.map_err(|reason| {
                 Failure::new("TEMPLATE_ERROR", format!("responsePostProcessingTemplate: {reason}."))
             })?;

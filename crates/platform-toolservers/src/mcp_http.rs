@@ -33,7 +33,7 @@ const MOST_BYTES: usize = 10 << 20;
 /// The events of one answer together.
 const MOST_STREAMED: usize = 2 * MOST_BYTES;
 /// Memory that the values of an answer or event may take.
-const MOST_VALUES: usize = 16 << 20;
+const MOST_VALUES: usize = 32 << 20;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
 /// What is read of an answer that refuses.
