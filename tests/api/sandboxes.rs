@@ -343,6 +343,57 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
 }
 
 #[tokio::test]
+async fn a_save_outlasts_a_store_that_is_away_and_pieces_that_no_snapshot_names_are_removed() {
+    let objects = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pieces-{}", std::process::id()));
+    let url = format!("file://{}", objects.display());
+    let settings = [("PLATFORM_OBJECT_STORE_URL", url.as_str()), ("PLATFORM_SWEEP_INTERVAL", "1s")];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    let keeping = json!({"sandboxConfig": {"snapshotEnabled": true}});
+    let (gone, _) = environment(&app, keeping.clone()).await;
+    let (kept, _) = environment(&app, json!({"name": "Kept", "sandboxConfig": keeping["sandboxConfig"]})).await;
+    let saved = async |path: &str, is_away: bool| {
+        let sandbox = started(&app, path, json!({})).await;
+        let made = ran(&app, path, &sandbox, "head -c 4000000 /dev/urandom > noise; sha256sum < noise").await;
+        let aside = objects.with_extension("aside");
+        if is_away {
+            std::fs::rename(&objects, &aside).expect("put aside");
+            std::fs::write(&objects, "a file is no store").expect("written");
+        }
+        assert_eq!(stopped(&app, path, &sandbox, true).await["saving"], true);
+        if is_away {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            std::fs::remove_file(&objects).expect("removed");
+            std::fs::rename(&aside, &objects).expect("put back");
+        }
+        let session = ended(&app, path).await;
+        assert_eq!((&session["status"], &session["error"]), (&json!("stopped"), &Value::Null), "{session}");
+        text(&made["stdout"])
+    };
+    saved(&gone, false).await;
+    let sum = saved(&kept, true).await;
+    assert!(bytes_below(&objects) > 8_000_000);
+    assert_eq!(app.delete(&gone).await.status, StatusCode::OK);
+    // As if all were saved long ago.
+    age(&objects);
+    eventually("what nobody names is gone", async || (bytes_below(&objects) < 5_000_000).then_some(())).await;
+    let sandbox = started(&app, &kept, json!({})).await;
+    assert_eq!(ran(&app, &kept, &sandbox, "sha256sum < noise").await["stdout"], sum);
+    std::fs::remove_dir_all(objects).expect("removed");
+}
+
+/// Whatever lies in a directory was changed two hours ago.
+fn age(dir: &std::path::Path) {
+    for entry in std::fs::read_dir(dir).expect("a directory").flatten() {
+        if entry.path().is_dir() {
+            age(&entry.path());
+        } else if let Ok(file) = std::fs::File::options().append(true).open(entry.path()) {
+            let now = file.metadata().and_then(|file| file.modified()).expect("its time");
+            file.set_modified(now - Duration::from_hours(2)).expect("its time is set");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nobody_gets_the_machine_or_the_files_of_a_tenant_who_is_gone() {
     let app = app_with(&[]).await;
     let config = json!({"snapshotEnabled": true, "perTenantSnapshots": true});

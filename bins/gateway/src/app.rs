@@ -336,7 +336,7 @@ impl Platform {
             agents::module(&agents, &threads, &triggers),
             threads::module(&threads, &evaluations),
             mcp::module(&gateway, &auth, config, addr),
-            environments::module(&environments),
+            environments::module(&environments, config.sweep_interval),
             webhooks::module(&webhooks),
             triggers::module(&triggers),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },

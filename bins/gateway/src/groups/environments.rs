@@ -26,17 +26,15 @@ const SESSION: Kind = Kind::of_account("sandbox session");
 const ENTITY: Kind = Kind::of_account("connected agent or assistant");
 const ENTITY_TYPE: Kind = Kind::of_account("type of what is connected");
 const TENANT: Kind = Kind::of_account("tenant of a snapshot");
-/// Pieces of snapshots that nobody names are looked for so often.
-const SWEEP: Duration = Duration::from_hours(1);
 
-/// Environments, their machines and what is kept of these.
-pub(crate) fn module(environments: &Arc<PgEnvironments>) -> Module {
+/// Environments, their machines and what is kept of these; pieces that no snapshot names are looked for so often.
+pub(crate) fn module(environments: &Arc<PgEnvironments>, sweep_interval: Duration) -> Module {
     let (kept, swept) = (Arc::clone(environments), Arc::clone(environments));
     let sweeping = async move {
         loop {
-            tokio::time::sleep(SWEEP).await;
+            tokio::time::sleep(sweep_interval).await;
             if let Err(error) = swept.sweep_pieces().await {
-                tracing::warn!(%error, "Pieces of snapshots could not be swept; trying again in an hour.");
+                tracing::warn!(%error, "Pieces of snapshots could not be swept; trying again later.");
             }
         }
     };

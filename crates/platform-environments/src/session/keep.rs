@@ -7,7 +7,7 @@ use std::{
 
 use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
-use platform_core::{AccountId, Error, Result, Timestamp, spawn};
+use platform_core::{AccountId, Code, Error, Result, Timestamp, spawn};
 use platform_db::Notice;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
@@ -35,6 +35,8 @@ const MEASURE: u32 = 2;
 const MOST_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
 const LAST_MS: i64 = 30_000;
+/// So long the end of a machine waits for what it needs to be saved and noted.
+const PATIENCE: Duration = Duration::from_mins(1);
 /// A disk that is too full for so long ends the machine.
 const OVER_MS: i64 = 60_000;
 /// A chat that has not used its machine for so long is done with it.
@@ -66,6 +68,22 @@ impl End {
 pub(super) const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
 const ENDED: &str = "The machine ended by itself.";
 const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
+
+/// Tries again, for a while, what the database or the object store was not there for, or a save that is under way.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match attempt().await {
+            Err(error)
+                if Instant::now() < until
+                    && [Code::SERVICE_UNAVAILABLE, code::SNAPSHOT_SAVE_IN_PROGRESS].contains(&error.code()) =>
+            {
+                tokio::time::sleep(LOOK).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 impl PgEnvironments {
     /// Watches the machines of this process as long as it runs, and answers what others ask of them.
@@ -227,27 +245,40 @@ impl PgEnvironments {
     /// Ends a machine: what it started first, then what is on it is saved, then it is gone.
     pub(super) async fn end(self: &Arc<Self>, live: &Arc<Live>, end: End, snapshot: Option<NewSnapshot>) {
         let ended = async {
-            let mut conn = self.db.conn().await?;
-            repository::change(&mut conn, &live.account, &live.session.id, &end.stopping()).await?;
-            drop(conn);
+            patiently(|| self.note(live, end.stopping())).await?;
             live.machine.end().await;
-            let saved = match (end.saves, snapshot) {
-                (false, _) => Ok(()),
-                (true, Some(snapshot)) => self.save(live, snapshot).await,
-                (true, None) => match self.begin_save(live).await {
-                    Ok(snapshot) => self.save(live, snapshot).await,
-                    Err(error) => Err(error),
-                },
-            };
+            let saved = if end.saves { self.save_ended(live, snapshot).await } else { Ok(()) };
             let error = saved.err().map(|error| format!("It could not be saved: {}", error.message()));
             let error = error.or_else(|| end.error.map(str::to_owned));
-            self.close(&live.session, end.status, end.reason, error).await
+            patiently(|| self.close(&live.session, end.status, end.reason, error.clone())).await
         };
         if let Err(error) = ended.await {
             warn!(sandbox = live.session.sandbox_id, %error, "The end of a sandbox could not be noted.");
         }
         self.drop_machine(live).await;
         info!(sandbox = live.session.sandbox_id, reason = end.reason, "A sandbox has ended.");
+    }
+
+    async fn note(&self, live: &Live, change: SessionChange) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        repository::change(&mut conn, &live.account, &live.session.id, &change).await.map(drop)
+    }
+
+    /// Saves what is on a machine that has ended; whoever comes meanwhile gets another one.
+    async fn save_ended(&self, live: &Arc<Live>, snapshot: Option<NewSnapshot>) -> Result<()> {
+        let snapshot = match snapshot {
+            Some(snapshot) => snapshot,
+            None => {
+                let snapshot = patiently(|| self.begin_save(live)).await?;
+                patiently(|| self.leave_lane(live)).await?;
+                snapshot
+            }
+        };
+        self.save(live, snapshot).await
+    }
+
+    async fn leave_lane(&self, live: &Live) -> Result<()> {
+        repository::leave_lane(&mut *self.db.conn().await?, &live.account, &live.session.id).await
     }
 
     /// Ends a machine that was made to be saved.
@@ -301,9 +332,8 @@ impl PgEnvironments {
         let snapshot_id = Some(snapshot.id.clone());
         let end = End { saves: true, ..STOPPED };
         let leaving = async {
-            let mut conn = self.db.conn().await?;
-            repository::change(&mut conn, &live.account, &live.session.id, &end.stopping()).await?;
-            repository::leave_lane(&mut conn, &live.account, &live.session.id).await
+            self.note(live, end.stopping()).await?;
+            self.leave_lane(live).await
         };
         // It ends all the same, and notes that then.
         if let Err(error) = leaving.await {

@@ -54,8 +54,8 @@ impl PgEnvironments {
             let account = session.account();
             let Ok(environment) = self.require(&account, &session.environment_id).await else { continue };
             let config = environment.settings()?.sandbox_config;
-            let Some(place) = self.machines.reserve(&account, &session.id) else { continue };
             let Some(machine) = self.backend.adopt(&session.sandbox_id).await else { continue };
+            let place = self.machines.place(&account, &session.id);
             let mut conn = self.db.conn().await?;
             if !repository::take_over(&mut conn, &account, &session.id, &self.machines.owner).await? {
                 continue;

@@ -80,12 +80,20 @@ impl Machines {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, own) = (places.of.values().sum::<usize>(), places.of.get(account).copied().unwrap_or(0));
         let share = (self.most * 3).div_ceil(4);
-        if self.most > 0 && (all >= self.most || own >= share) {
-            return None;
-        }
-        places.of.insert(account.clone(), own + 1);
+        let is_full = self.most > 0 && (all >= self.most || own >= share);
+        (!is_full).then(|| self.placed(&mut places, account, session))
+    }
+
+    /// A place for one that is there already, however many there are: its disk, of which nothing runs any more.
+    pub fn place(&self, account: &AccountId, session: &str) -> Place {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        self.placed(&mut places, account, session)
+    }
+
+    fn placed(&self, places: &mut Places, account: &AccountId, session: &str) -> Place {
+        *places.of.entry(account.clone()).or_default() += 1;
         places.sessions.insert(session.to_owned());
-        Some(Place { of: Arc::clone(&self.places), account: account.clone(), session: session.to_owned() })
+        Place { of: Arc::clone(&self.places), account: account.clone(), session: session.to_owned() }
     }
 
     /// Sessions whose machine is here, or is being made or ended here.

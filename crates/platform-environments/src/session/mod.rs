@@ -12,6 +12,7 @@ mod start;
 
 pub(crate) use call::Call;
 pub use exec::whole;
+pub(crate) use keep::patiently;
 pub(crate) use live::{Live, Machines};
 pub use model::{
     CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxSession,

@@ -5,9 +5,11 @@ use diesel::{
     sql_types::{BigInt, Text},
 };
 use diesel_async::RunQueryDsl;
+use futures_util::TryStreamExt;
 use platform_core::{AccountId, Result, Timestamp};
 use platform_db::Conn;
 
+use super::archive::hashes;
 use crate::{environment::repository::stored_for, schema::sandbox_snapshots};
 
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
@@ -113,17 +115,29 @@ pub(crate) async fn pieces(conn: &mut Conn, account: &AccountId, id: &str) -> Re
     Ok(row.select(s::pieces).first(conn).await.optional()?)
 }
 
-/// Those of all snapshots of an account, or of one of its environments.
-pub(crate) async fn all_pieces(
+/// Those of the snapshots that one is likely to share some with: of its lane, and of all tenants.
+pub(crate) async fn pieces_near(conn: &mut Conn, row: &SnapshotRow) -> Result<Vec<Vec<u8>>> {
+    let near = of(&row.account_id, &row.environment_id).filter(s::status.eq("ready"));
+    let near = near.filter(s::tenant_id.is_null().or(s::tenant_id.is_not_distinct_from(&row.tenant_id)));
+    Ok(near.select(s::pieces).load(conn).await?)
+}
+
+/// Leaves of some pieces, by hash, those that no snapshot of their account names; `since`: of those edited since then.
+pub(crate) async fn without_named(
     conn: &mut Conn,
     account: &AccountId,
-    environment: Option<&str>,
-) -> Result<Vec<Vec<u8>>> {
-    let mut rows = s::table.filter(s::account_id.eq(account.as_str()).and(s::status.eq("ready"))).into_boxed();
-    if let Some(environment) = environment {
-        rows = rows.filter(s::environment_id.eq(environment));
+    since: Timestamp,
+    pieces: &mut HashMap<String, String>,
+) -> Result<()> {
+    let named = s::table.filter(s::account_id.eq(account.as_str()).and(s::status.eq("ready")));
+    let named = named.filter(s::edited_ms.ge(since.0)).select(s::pieces);
+    let mut named = named.load_stream::<Vec<u8>>(conn).await?;
+    while let Some(named) = named.try_next().await? {
+        for hash in hashes(&named) {
+            pieces.remove(&hash);
+        }
     }
-    Ok(rows.select(s::pieces).load(conn).await?)
+    Ok(())
 }
 
 /// Whether any snapshot of an account is being saved.

@@ -1,12 +1,21 @@
-use std::{collections::HashSet, io, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    future::ready,
+    io,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use diesel_async::AsyncConnection;
-use futures_util::TryStreamExt;
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, spawn};
+use platform_db::Conn;
 use platform_events::{Event, publish_in};
 use serde::Serialize;
 use serde_json::json;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 use utoipa::ToSchema;
 
@@ -17,11 +26,21 @@ use super::{
 use crate::{
     code,
     environment::{Environment, PgEnvironments, repository as environments},
-    session::{Live, StartSandbox, Starter, random_id, repository as sessions},
+    session::{Live, StartSandbox, Starter, patiently, random_id, repository as sessions},
 };
 
 /// Pieces that nobody names are kept for so long: whoever saves them may not have named them yet.
 const KEPT_MS: i64 = 60 * 60 * 1000;
+/// Pieces that are looked for at once among those that snapshots name.
+const LOOKED_AT: usize = 10_000;
+/// The clocks of two processes differ by no more.
+const CLOCKS_DIFFER_MS: i64 = 5 * 60 * 1000;
+/// Removals at once.
+const REMOVED_AT_ONCE: usize = 8;
+/// So long the saving of an account waits for removals; the next sweep goes on.
+const HELD_UP: Duration = Duration::from_secs(5);
+/// A transaction that waits says so often that it is alive.
+const AWAKE: Duration = Duration::from_secs(2);
 
 /// What is kept of a machine (contract 13 §2).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -121,18 +140,41 @@ fn none_found() -> Error {
     Error::new(code::SNAPSHOT_NOT_FOUND, "There is no such snapshot of this environment.")
 }
 
+async fn begin_in(conn: &mut Conn, mut row: SnapshotRow) -> Result<NewSnapshot> {
+    let account = AccountId::parse(&row.account_id).expect("only ids are stored");
+    repository::lock_pieces(conn, &account).await?;
+    let (environment, tenant) = (&row.environment_id, row.tenant_id.as_deref());
+    row.generation = repository::next_generation(conn, &account, environment, tenant).await?;
+    if repository::insert(conn, &row).await? { Ok(row) } else { Err(in_progress()) }
+}
+
+async fn finish_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    snapshot: &SnapshotRow,
+    size: i64,
+    pieces: Vec<u8>,
+    now: Timestamp,
+) -> Result<()> {
+    repository::lock_pieces(conn, account).await?;
+    if !repository::set_ready(conn, account, &snapshot.id, size, pieces).await? {
+        return Err(Error::new(Code::CONFLICT, "its environment was deleted meanwhile"));
+    }
+    repository::make_current(conn, snapshot, now).await?;
+    let mut data = json!({"snapshotId": snapshot.id, "environmentId": snapshot.environment_id});
+    if let Some(tenant) = &snapshot.tenant_id {
+        data["tenantId"] = tenant.as_str().into();
+    }
+    let project = environments::project(conn, account, &snapshot.environment_id).await?;
+    let (tenant, project) = (snapshot.tenant_id.as_deref(), project.as_deref());
+    publish_in(conn, vec![Event { tenant, project, ..Event::new(account, "snapshot.ready", data) }], now).await
+}
+
 impl PgEnvironments {
     /// Notes that a snapshot is being saved. `SNAPSHOT_SAVE_IN_PROGRESS`.
-    async fn begin(&self, mut row: SnapshotRow) -> Result<NewSnapshot> {
-        let account = AccountId::parse(&row.account_id).expect("only ids are stored");
+    async fn begin(&self, row: SnapshotRow) -> Result<NewSnapshot> {
         let mut conn = self.db.conn().await?;
-        let beginning = conn.transaction::<_, Error, _>(async |conn| {
-            repository::lock_pieces(conn, &account).await?;
-            let (environment, tenant) = (&row.environment_id, row.tenant_id.as_deref());
-            row.generation = repository::next_generation(conn, &account, environment, tenant).await?;
-            if repository::insert(conn, &row).await? { Ok(row) } else { Err(in_progress()) }
-        });
-        beginning.await
+        conn.transaction::<_, Error, _>(async |conn| begin_in(conn, row).await).await
     }
 
     fn blank(&self, account: &AccountId, environment: &str, tenant: Option<&str>) -> SnapshotRow {
@@ -168,45 +210,29 @@ impl PgEnvironments {
 
     /// Saves a machine that has ended. What fails changes nothing but the snapshot itself.
     pub(crate) async fn save(&self, live: &Live, snapshot: NewSnapshot) -> Result<()> {
-        let (account, now) = (&live.account, self.clock.now());
-        let saved = async {
-            let known = {
-                let mut conn = self.db.conn().await?;
-                repository::all_pieces(&mut conn, account, Some(&snapshot.environment_id)).await?
-            };
-            let known: HashSet<String> = known.iter().flat_map(|pieces| archive::hashes(pieces)).collect();
-            let (size, pieces) = archive::save(&self.store, account, &live.machine, known).await?;
-            self.finish(account, &snapshot, size, pieces).await?;
-            info!(snapshot = snapshot.id, bytes = size, "Saved a sandbox.");
-            Ok::<_, Error>(())
-        };
-        if let Err(error) = saved.await {
+        if let Err(error) = patiently(|| self.pack(live, &snapshot)).await {
             warn!(snapshot = snapshot.id, %error, "A sandbox could not be saved.");
-            let mut conn = self.db.conn().await?;
-            repository::set_failed(&mut conn, &snapshot, error.message(), now).await?;
+            patiently(|| self.fail(&snapshot, &error)).await?;
             return Err(error);
         }
         Ok(())
     }
 
-    async fn finish(&self, account: &AccountId, snapshot: &SnapshotRow, size: i64, pieces: Vec<u8>) -> Result<()> {
-        let now = self.clock.now();
+    async fn pack(&self, live: &Live, snapshot: &NewSnapshot) -> Result<()> {
+        let (account, now) = (&live.account, self.clock.now());
+        let known = repository::pieces_near(&mut *self.db.conn().await?, snapshot).await?;
+        let known: HashSet<String> = known.iter().flat_map(|pieces| archive::hashes(pieces)).collect();
+        let (size, pieces) = archive::save(&self.store, account, &live.machine, known).await?;
         let mut conn = self.db.conn().await?;
-        let finishing = conn.transaction::<_, Error, _>(async |conn| {
-            repository::lock_pieces(conn, account).await?;
-            if !repository::set_ready(conn, account, &snapshot.id, size, pieces).await? {
-                return Err(Error::new(Code::CONFLICT, "its environment was deleted meanwhile"));
-            }
-            repository::make_current(conn, snapshot, now).await?;
-            let mut data = json!({"snapshotId": snapshot.id, "environmentId": snapshot.environment_id});
-            if let Some(tenant) = &snapshot.tenant_id {
-                data["tenantId"] = tenant.as_str().into();
-            }
-            let project = environments::project(conn, account, &snapshot.environment_id).await?;
-            let (tenant, project) = (snapshot.tenant_id.as_deref(), project.as_deref());
-            publish_in(conn, vec![Event { tenant, project, ..Event::new(account, "snapshot.ready", data) }], now).await
-        });
-        finishing.await
+        let finishing =
+            conn.transaction::<_, Error, _>(async |conn| finish_in(conn, account, snapshot, size, pieces, now).await);
+        finishing.await?;
+        info!(snapshot = snapshot.id, bytes = size, "Saved a sandbox.");
+        Ok(())
+    }
+
+    async fn fail(&self, snapshot: &NewSnapshot, error: &Error) -> Result<()> {
+        repository::set_failed(&mut *self.db.conn().await?, snapshot, error.message(), self.clock.now()).await
     }
 
     /// What was on a machine, as an archive.
@@ -233,8 +259,7 @@ impl PgEnvironments {
         let live = match started {
             Ok((_, live)) => live,
             Err(error) => {
-                let mut conn = self.db.conn().await?;
-                repository::set_failed(&mut conn, &snapshot, error.message(), self.clock.now()).await?;
+                patiently(|| self.fail(&snapshot, &error)).await?;
                 return Err(error);
             }
         };
@@ -245,33 +270,51 @@ impl PgEnvironments {
     /// Removes pieces that no snapshot names.
     pub async fn sweep_pieces(&self) -> Result<()> {
         let before = Timestamp(self.clock.now().0 - KEPT_MS);
-        let mut old: Vec<(AccountId, String, String)> = Vec::new();
         let mut found = self.store.older("snapshots/", before);
+        let mut old: Option<(AccountId, HashMap<String, String>)> = None;
         while let Some(key) = found.try_next().await? {
             let mut parts = key.split('/').skip(1);
             let account = parts.next().and_then(|account| AccountId::parse(account).ok());
-            if let Some((account, hash)) = account.zip(parts.nth(1).map(str::to_owned)) {
-                old.push((account, hash, key));
+            let Some((account, hash)) = account.zip(parts.nth(1).map(str::to_owned)) else { continue };
+            if let Some((of, pieces)) = old.take_if(|(of, pieces)| *of != account || pieces.len() >= LOOKED_AT) {
+                self.remove_unnamed(&of, pieces).await?;
             }
+            old.get_or_insert_with(|| (account, HashMap::new())).1.insert(hash, key);
         }
-        for of_account in old.chunk_by(|one, other| one.0 == other.0) {
-            let account = &of_account[0].0;
-            let mut conn = self.db.conn().await?;
-            let sweeping = conn.transaction::<_, Error, _>(async |conn| {
-                repository::lock_pieces(conn, account).await?;
-                if repository::is_any_saving(conn, account).await? {
-                    return Ok(());
-                }
-                let named = repository::all_pieces(conn, account, None).await?;
-                let named: HashSet<String> = named.iter().flat_map(|pieces| archive::hashes(pieces)).collect();
-                for (_, _, key) in of_account.iter().filter(|(_, hash, _)| !named.contains(hash)) {
-                    self.store.delete(key).await?;
-                }
-                Ok(())
-            });
-            sweeping.await?;
+        match old {
+            Some((account, pieces)) => self.remove_unnamed(&account, pieces).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Removes those of some pieces, key by hash, that no snapshot of their account names, as far as that takes a moment:
+    /// nothing of the account is saved meanwhile.
+    async fn remove_unnamed(&self, account: &AccountId, mut pieces: HashMap<String, String>) -> Result<()> {
+        let since = Timestamp(self.clock.now().0 - CLOCKS_DIFFER_MS);
+        repository::without_named(&mut *self.db.conn().await?, account, Timestamp(0), &mut pieces).await?;
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let mut conn = self.db.conn().await?;
+        let removing = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock_pieces(conn, account).await?;
+            if repository::is_any_saving(conn, account).await? {
+                return Ok(());
+            }
+            repository::without_named(conn, account, since, &mut pieces).await?;
+            let until = Instant::now() + HELD_UP;
+            let keys = stream::iter(pieces.values()).take_while(|_| ready(Instant::now() < until));
+            let removed = keys.map(Ok).try_for_each_concurrent(REMOVED_AT_ONCE, |key| self.store.delete(key));
+            let mut removed = pin!(removed);
+            loop {
+                match timeout(AWAKE, &mut removed).await {
+                    Ok(removed) => return removed,
+                    // A transaction that stands still is ended, and its lock with it.
+                    Err(_) => drop(diesel::sql_query("SELECT").execute(conn).await?),
+                }
+            }
+        });
+        removing.await
     }
 }
 
@@ -340,25 +383,26 @@ impl SnapshotService for PgEnvironments {
             let message = "This environment keeps no snapshots; switch sandboxConfig.snapshotEnabled on first.";
             return Err(Error::new(code::SNAPSHOTS_DISABLED, message));
         }
+        let (blank, now) = (self.blank(account, id, Some(tenant)), self.clock.now());
         let mut conn = self.db.conn().await?;
-        if let Some(live) = sessions::live(&mut conn, account, id, tenant).await? {
-            let message = "This tenant has a sandbox that runs; stop it first.";
-            return Err(Error::new(code::SESSION_ACTIVE, message)
-                .with("sandboxId", live.sandbox_id)
-                .with("expiresAt", live.expires_ms));
-        }
-        let base = repository::current(&mut conn, account, id, None).await?;
-        drop(conn);
-        let Some(base) = base else {
-            let message = "There is no snapshot of the environment to copy; initialize it first.";
-            return Err(Error::new(Code::CONFLICT, message));
-        };
-        let blank = self.blank(account, id, Some(tenant));
-        let (runtime, memory_mib, source_sandbox_id) = (base.runtime, base.memory_mib, base.source_sandbox_id);
-        let snapshot = self.begin(SnapshotRow { runtime, memory_mib, source_sandbox_id, ..blank }).await?;
-        let pieces =
-            repository::pieces(&mut *self.db.conn().await?, account, &base.id).await?.ok_or_else(none_found)?;
-        self.finish(account, &snapshot, base.size_bytes, pieces).await?;
+        let copying = conn.transaction::<_, Error, _>(async |conn| {
+            if let Some(live) = sessions::live(conn, account, id, tenant).await? {
+                let message = "This tenant has a sandbox that runs; stop it first.";
+                return Err(Error::new(code::SESSION_ACTIVE, message)
+                    .with("sandboxId", live.sandbox_id)
+                    .with("expiresAt", live.expires_ms));
+            }
+            let base = repository::current(conn, account, id, None).await?.ok_or_else(|| {
+                let message = "There is no snapshot of the environment to copy; initialize it first.";
+                Error::new(Code::CONFLICT, message)
+            })?;
+            let SnapshotRow { runtime, memory_mib, source_sandbox_id, .. } = base;
+            let snapshot = begin_in(conn, SnapshotRow { runtime, memory_mib, source_sandbox_id, ..blank }).await?;
+            let pieces = repository::pieces(conn, account, &base.id).await?.ok_or_else(none_found)?;
+            finish_in(conn, account, &snapshot, base.size_bytes, pieces, now).await?;
+            Ok(snapshot)
+        });
+        let snapshot = copying.await?;
         Ok(SnapshotStarted { snapshot_id: snapshot.id, status: "creating".to_owned() })
     }
 

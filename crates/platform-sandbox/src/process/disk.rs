@@ -6,11 +6,15 @@ use std::{
     collections::HashMap,
     fs::{self, DirBuilder, File},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
+    },
     path::{Path, PathBuf},
     thread,
 };
 
+use rustix::fs::{Mode, OFlags};
 use tracing::warn;
 
 use super::USER;
@@ -128,7 +132,23 @@ fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>) ->
             lchown(dir.join(&path), Some(user), Some(first + USER))?;
         }
     }
-    late.into_iter().try_for_each(|(path, mode)| fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode)))
+    // What is below comes first: a directory may be closed to its owner.
+    let mut late = late.into_iter().rev();
+    late.try_for_each(|(path, mode)| fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode)))
+}
+
+/// Reads what its owner may have closed to themselves: where the platform is not root it is that owner, and opens it
+/// again, by a name that nobody can put in the place of another.
+fn opened<T>(path: &Path, read: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    match read(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        outcome => return outcome,
+    }
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let by_number = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    let mode = fs::metadata(&by_number)?.mode();
+    fs::set_permissions(&by_number, fs::Permissions::from_mode(mode & 0o7777 | 0o700))?;
+    read(path)
 }
 
 /// Bytes on the disk; what cannot be counted is more than any disk has.
@@ -136,10 +156,10 @@ pub(super) fn used(dir: &Path) -> u64 {
     let mut waiting: Vec<PathBuf> = DIRS.iter().map(|(name, _)| dir.join(name)).collect();
     let (mut bytes, mut entries) = (0_u64, 0_u64);
     while let Some(dir) = waiting.pop() {
-        let found = match fs::read_dir(&dir) {
+        let found = match opened(&dir, |dir| fs::read_dir(dir)) {
             Ok(found) => found,
-            // What goes meanwhile does not count.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // What goes meanwhile, or becomes something else, does not count.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
             Err(_) => return u64::MAX,
         };
         for entry in found.flatten() {
@@ -187,7 +207,7 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
         if found.is_dir() {
             header.set_size(0);
             archive.append_data(&mut header, &name, io::empty())?;
-            let below = fs::read_dir(&path)?.map(|entry| Ok(name.join(entry?.file_name())));
+            let below = opened(&path, |dir| fs::read_dir(dir))?.map(|entry| Ok(name.join(entry?.file_name())));
             let mut below: Vec<PathBuf> = below.collect::<io::Result<_>>()?;
             below.sort_by(|one, other| other.cmp(one));
             waiting.append(&mut below);
@@ -202,8 +222,56 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
             if found.nlink() > 1 {
                 first_names.insert((found.dev(), found.ino()), name.clone());
             }
-            archive.append_data(&mut header, &name, File::open(&path)?.take(found.len()))?;
+            archive.append_data(&mut header, &name, opened(&path, |file| File::open(file))?.take(found.len()))?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use rustix::{
+        process::geteuid,
+        thread::{Uid, set_thread_res_uid},
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_its_owner_closed_is_counted_and_saved_and_closed_again_where_the_platform_is_not_root() {
+        let top = std::env::temp_dir().join(format!("platform-closed-{}", std::process::id()));
+        fs::create_dir(&top).expect("a directory");
+        fs::set_permissions(&top, fs::Permissions::from_mode(0o777)).expect("open to all");
+        let (first, second) = (top.join("first"), top.join("second"));
+        let work = thread::spawn(move || {
+            // Of this thread alone.
+            if geteuid().is_root() {
+                let other = Uid::from_raw(USER);
+                set_thread_res_uid(other, other, other).expect("another user");
+            }
+            let mode_of = |path: PathBuf| fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
+            let close = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0)).expect("closed");
+            prepare(&first, None, Disk::Empty).expect("a disk");
+            let closed = first.join("workspace/closed");
+            fs::create_dir(&closed).expect("made");
+            fs::write(closed.join("secret"), "x".repeat(100_000)).expect("written");
+            close(closed.join("secret"));
+            close(closed.clone());
+            let bytes = used(&first);
+            assert!((100_000..200_000).contains(&bytes), "{bytes}");
+            close(closed.clone());
+            let mut archive = Vec::new();
+            save(&mut archive, &first, None, 1 << 20).expect("saved");
+            prepare(&second, None, Disk::Archive(Box::new(Cursor::new(archive)))).expect("restored");
+            let closed = second.join("workspace/closed");
+            assert_eq!(mode_of(closed.clone()), 0);
+            let found = opened(&closed, |dir| fs::read_dir(dir)).expect("opened").count();
+            assert_eq!((found, mode_of(closed.join("secret"))), (1, 0));
+        });
+        let outcome = work.join();
+        remove(&top).expect("removed");
+        outcome.expect("its thread");
+    }
 }
