@@ -54,7 +54,7 @@ export async function settled(page) {
 
 /// What axe finds on the page, by the rules of WCAG 2.2 AA and good practice.
 export async function check(page, name) {
-  const { violations } = await page.evaluate(`${axe}; axe.run(document)`);
+  const { violations } = await page.evaluate(`${axe}; axe.run(document, { rules: { "target-size": { enabled: true } } })`);
   const said = violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)} (${nodes[0].failureSummary})`);
   assert.deepEqual(said, [], `${name} keeps people out`);
 }

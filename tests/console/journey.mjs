@@ -465,12 +465,12 @@ await step("no page keeps anybody out, light, dark and narrow", async () => {
     }
   }
   await page.setViewportSize({ width: 390, height: 800 });
-  for (const hash of ["#/home", "#/assistants", "#/runs", "#/tenants/acme", "#/assistants/helper"]) {
+  for (const hash of [...pages, "#/tenants/acme", "#/assistants/helper"]) {
     await to(page, hash);
     const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok(over <= 0, `${hash} is ${over} px too wide`);
     await check(page, `${hash}, narrow`);
-    await picture(page, `${hash.slice(2).replace("/", "-")}-narrow`);
+    if (["#/home", "#/assistants", "#/runs", "#/tenants/acme", "#/assistants/helper"].includes(hash)) await picture(page, `${hash.slice(2).replace("/", "-")}-narrow`);
   }
 });
 
@@ -480,6 +480,33 @@ await step("a key that is bound sees only what it may", async () => {
   await withKey(other, bound.key);
   await other.waitForSelector("nav a:has-text('Assistants')");
   assert.deepEqual(await other.locator("nav a[href^='#/']").allTextContents(), ["Home", "Runs", "Assistants"]);
+  for (const hash of ["#/home", "#/runs"]) {
+    await to(other, hash);
+    assert.deepEqual(await other.locator(".failure").allTextContents(), [], hash);
+  }
+  assert.deepEqual(await other.getByRole("tab").allTextContents(), ["Chats"]);
+});
+
+await step("a link that is pasted over an open page logs in, too", async () => {
+  const other = await open();
+  await other.goto(url);
+  await other.getByRole("heading", { name: "With an API key" }).waitFor();
+  await other.evaluate((link) => void (location.href = link), link);
+  await other.getByRole("button", { name: "Log in with this link" }).waitFor();
+  assert.ok(!other.url().includes("link="));
+});
+
+await step("a record that a tab has changed is changed further", async () => {
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await to(page, "#/assistants/helper?tab=compare");
+  await page.getByLabel("Other prompt").fill("You help at once.");
+  await press("Store the other prompt");
+  await page.waitForSelector(".prompt .gone, .prompt:has-text('You help at once.')");
+  await page.getByRole("tab", { name: "Settings" }).click();
+  await field("Description").fill("Of the counter");
+  await press("Save");
+  await until("it is stored", async () => (await api("GET", "/assistants/helper")).description === "Of the counter");
+  assert.equal((await api("GET", "/assistants/helper?includePresets=true")).presets, "You help at once.");
 });
 
 assert.deepEqual(complaints, []);

@@ -31,6 +31,10 @@ export interface Made {
   method: string;
   path: string;
   body?: unknown;
+  /// Name of the part that a file was sent as, and the other fields of its form.
+  form?: { part: string; fields: Record<string, string> };
+  /// The answer is server-sent events.
+  streams: boolean;
   status: number;
   ms: number;
   requestId: string;
@@ -40,7 +44,7 @@ export const made: Made[] = [];
 const MOST_MADE = 100;
 /// Longer bodies are not kept.
 const MOST_BODY = 65_536;
-const SECRETS = /^(password|secret|token|key|clientSecret|appFields|accountFields|envVars|authenticationConfig|headers)$/;
+const SECRETS = /^(password|secret|token|key|clientSecret|refreshToken|appFields|accountFields|envVars|authenticationConfig|headers|customHeaders)$/;
 
 /// A body as it may be shown to whoever looks over a shoulder.
 function masked(body: unknown): unknown {
@@ -65,8 +69,27 @@ interface Options {
   signal?: AbortSignal;
 }
 
+/// Tries of what only reads and is told to slow down.
+const TRIES = 4;
+
 /// One request; whatever is not 2xx is thrown as an `ApiError`.
 export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
+  for (let left = TRIES; ; ) {
+    const answer = await once(method, path, options);
+    const wait = Number(answer.headers.get("Retry-After"));
+    if (answer.status === 429 && method === "GET" && wait > 0 && wait <= 10 && --left > 0) {
+      await new Promise((done) => setTimeout(done, wait * 1000));
+      options.signal?.throwIfAborted();
+      continue;
+    }
+    if (answer.ok) return answer;
+    const error = new ApiError(answer.status, await answer.json().catch(() => null), answer.headers.get("X-Request-Id") ?? "");
+    if (answer.status === 401) lost(error.message);
+    throw error;
+  }
+}
+
+async function once(method: string, path: string, options: Options): Promise<Response> {
   const { body, headers, signal } = options;
   const isForm = body instanceof FormData;
   const began = performance.now();
@@ -84,13 +107,17 @@ export async function send(method: string, path: string, options: Options = {}):
   });
   const requestId = answer.headers.get("X-Request-Id") ?? "";
   const ms = Math.round(performance.now() - began);
-  made.unshift({ method, path, body: masked(body), status: answer.status, ms, requestId });
+  const streams = answer.headers.get("Content-Type")?.startsWith("text/event-stream") ?? false;
+  made.unshift({ method, path, body: masked(body), form: isForm ? parts(body) : undefined, streams, status: answer.status, ms, requestId });
   made.length = Math.min(made.length, MOST_MADE);
   onMade();
-  if (answer.ok) return answer;
-  const error = new ApiError(answer.status, await answer.json().catch(() => null), requestId);
-  if (answer.status === 401) lost(error.message);
-  throw error;
+  return answer;
+}
+
+function parts(form: FormData): Made["form"] {
+  const all = [...form.entries()];
+  const fields = Object.fromEntries(all.filter((entry): entry is [string, string] => typeof entry[1] === "string"));
+  return { part: all.find(([, value]) => typeof value !== "string")?.[0] ?? "file", fields };
 }
 
 export async function call<T = any>(method: string, path: string, options: Options = {}): Promise<T> {

@@ -52,13 +52,13 @@ const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
 };
 
 /// And those after them.
-const LAST: Record<string, (record: Record_) => Tab[]> = {
-  assistants: (it) => [
-    ...(it.isCustom && may("assistants:write") ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } })} /> }] : []),
+const LAST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
+  assistants: (it, again) => [
+    ...(it.isCustom && may("assistants:write") ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } }).then(again)} /> }] : []),
     ...(it.isCustom && may("memory:read") ? [{ id: "memory", title: "Memory", view: () => <Memory assistant={it} /> }] : []),
   ],
   tenants: (it) => (may("tenant-integrations:read") ? [{ id: "accounts", title: "Accounts", view: () => <Accounts tenant={it} /> }] : []),
-  agents: (it) => [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} /> }],
+  agents: (it, again) => [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} done={again} /> }],
 };
 
 const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search />, skills: () => <ImportSkill />, webhooks: () => <DefaultSecret /> };

@@ -66,6 +66,8 @@ export interface Field {
   choices: string[];
   description: string;
   required: boolean;
+  /// `null` unsets it.
+  nullable: boolean;
 }
 
 const LONG = /^(presets|description|markdownContent|message|initScript|startCommand|content|summary|instructions)$/;
@@ -84,7 +86,8 @@ function field(path: string, schema: Schema, required: boolean, schemas: Record<
     : plain.properties && !path.includes(".") ? "group"
     : "json";
   const fields = kind === "group" ? fieldsIn(plain, schemas, path + ".") : [];
-  return { path, name, kind, fields, choices, description: plain.description ?? "", required };
+  const nullable = [plain.type].flat().includes("null") || !!(schema.oneOf ?? schema.anyOf)?.some((form) => form.type === "null");
+  return { path, name, kind, fields, choices, description: plain.description ?? "", required, nullable };
 }
 
 function fieldsIn({ properties = {}, required = [] }: Schema, schemas: Record<string, Schema>, above = ""): Field[] {

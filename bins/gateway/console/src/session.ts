@@ -124,6 +124,8 @@ async function exchange(fields: Record<string, string>): Promise<Tokens> {
 /// may lead anybody here.
 export const linkGiven: string | null = /^#link=([A-Za-z0-9_-]+)$/.exec(location.hash)?.[1] ?? null;
 if (linkGiven) history.replaceState(null, "", "/");
+// One that is pasted over a page that is open is read as if that were opened.
+addEventListener("hashchange", () => location.hash.startsWith("#link=") && location.reload());
 
 /// Finds out who is here when the page opens; resolves to what went wrong, if anything did.
 export async function begin(): Promise<string | null> {

@@ -252,7 +252,7 @@ mod tests {
                 set_thread_res_uid(other, other, other).expect("another user");
             }
             let mode_of = |path: PathBuf| fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
-            let close = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0)).expect("closed");
+            let close = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0o0)).expect("closed");
             prepare(&first, None, Disk::Empty).expect("a disk");
             let closed = first.join("workspace/closed");
             fs::create_dir(&closed).expect("made");

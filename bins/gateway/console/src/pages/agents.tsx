@@ -38,9 +38,9 @@ export function Costs({ path }: { path: string }): JSX.Element {
   );
 }
 
-export function Judging({ agent }: { agent: Record_ }): JSX.Element {
+export function Judging({ agent, done }: { agent: Record_; done: () => void }): JSX.Element {
   const path = `/v1/agents/agents/${agent._id}/evaluation-config`;
   const loaded = useLoad((signal) => get(path, {}, signal), [path]);
   if (!loaded.value) return <Failure error={loaded.error} />;
-  return <Form method="PUT" path="/v1/agents/agents/{agentId}/evaluation-config" record={loaded.value} first={["enabled", "threshold", "customCriteria"]} label="Save" submit={(body) => call("PUT", path, { body }).then(loaded.again)} />;
+  return <Form method="PUT" path="/v1/agents/agents/{agentId}/evaluation-config" record={loaded.value} first={["enabled", "threshold", "customCriteria"]} label="Save" submit={(body) => call("PUT", path, { body }).then(() => (loaded.again(), done()))} />;
 }

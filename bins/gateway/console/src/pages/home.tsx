@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { ApiError, get, type Query } from "../api.ts";
 import { compact, day, money, number } from "../format.ts";
-import { page, group, type Record_ } from "../groups.ts";
+import { group, isOpen, page, type Record_ } from "../groups.ts";
 import { Badge, Empty, Failure, Tabs, useLoad } from "../parts/basic.tsx";
 import { Chart } from "../parts/chart.tsx";
 import type { Page } from "../parts/list.tsx";
@@ -20,8 +20,12 @@ interface Costs {
   cost: number[];
   tokens: number[];
   runs: number[];
+}
+
+/// What was spent in a year, a row for each day and whatever spent it.
+interface Spent {
+  rows: Record_[];
   isPart: boolean;
-  range: Range;
 }
 
 /// Projects, agents and assistants that are looked at.
@@ -31,7 +35,7 @@ const AT_ONCE = 6;
 
 async function newest(id: string): Promise<Page<Record_>> {
   const of = group(id)!;
-  return may(of.scope) ? page(of, of.path, {}, 0, MOST_RECORDS) : { rows: [], total: 0 };
+  return isOpen(of) ? page(of, of.path, {}, 0, MOST_RECORDS) : { rows: [], total: 0 };
 }
 
 /// Answers of all, a few at a time; what is refused to this caller counts as nothing.
@@ -51,9 +55,9 @@ const refused = <T,>(instead: T) => (error: unknown): T => {
 };
 
 /// What was spent, day by day: of projects, of agents in none, of chats of assistants in none.
-async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
+async function spent(signal: AbortSignal): Promise<Spent> {
   const now = new Date();
-  const from = new Date(now.getTime() - (RANGES[range] - 1) * 86_400_000);
+  const from = new Date(now.getTime() - (RANGES.months - 1) * 86_400_000);
   const all = await Promise.all([newest("projects"), newest("agents"), newest("assistants")]);
   const [projects, agents, assistants] = all.map((page) => page.rows) as [Record_[], Record_[], Record_[]];
   const days = { startDate: day(from), endDate: day(now) };
@@ -77,6 +81,13 @@ async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
       isPart ||= offset + 100 >= MOST_CHATS;
     }
   }
+  return { rows, isPart };
+}
+
+/// The curves of a range.
+function sums(rows: Record_[], range: Range): Costs {
+  const now = new Date();
+  const from = new Date(now.getTime() - (RANGES[range] - 1) * 86_400_000);
   const slot = (date: string): string => {
     if (range === "days") return date;
     if (range === "months") return date.slice(0, 7);
@@ -93,7 +104,7 @@ async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
     sum[2] += (row.threadCount ?? 0) + (row.chatCount ?? 0);
   }
   const slots = [...sums.values()];
-  return { at: [...sums.keys()], cost: slots.map((sum) => sum[0]), tokens: slots.map((sum) => sum[1]), runs: slots.map((sum) => sum[2]), isPart, range };
+  return { at: [...sums.keys()], cost: slots.map((sum) => sum[0]), tokens: slots.map((sum) => sum[1]), runs: slots.map((sum) => sum[2]) };
 }
 
 function Tile({ title, value, to, tone }: { title: string; value: string; to?: string; tone?: string }): JSX.Element {
@@ -113,20 +124,21 @@ export function Home(): JSX.Element {
     ]);
     return { chatsToday, threadsToday, failed, approvals, queued, processing };
   }, []);
-  const costs = useLoad((signal) => spent(range, signal), [range]);
+  const costs = useLoad(spent, []);
+  const curves = costs.value && sums(costs.value.rows, range);
   const models = useLoad((signal) => (may("models:read") ? get("/v1/models", {}, signal) : Promise.resolve(null)), []);
   const health = useLoad((signal) => get("/v1/health", {}, signal), []);
   const now = counts.value;
   const to = (state: string) => `${href("runs")}?kind=threads&state=${state}`;
-  const today = costs.value?.range === "days" ? costs.value : null;
+  const today = costs.value && sums(costs.value.rows, "days");
   const from = `&from=${day(new Date())}`;
-  const charts = () => costs.value && (
+  const charts = () => curves && (
     <>
-      {costs.value.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
+      {costs.value!.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
       <div class="charts">
-        <Chart title="Cost" at={costs.value.at} curves={[{ title: "Cost", values: costs.value.cost }]} format={money} />
-        <Chart title="Tokens" at={costs.value.at} curves={[{ title: "Tokens", values: costs.value.tokens }]} format={compact} />
-        <Chart title="Chats and threads" at={costs.value.at} curves={[{ title: "Runs", values: costs.value.runs }]} format={compact} />
+        <Chart title="Cost" at={curves.at} curves={[{ title: "Cost", values: curves.cost }]} format={money} />
+        <Chart title="Tokens" at={curves.at} curves={[{ title: "Tokens", values: curves.tokens }]} format={compact} />
+        <Chart title="Chats and threads" at={curves.at} curves={[{ title: "Runs", values: curves.runs }]} format={compact} />
       </div>
     </>
   );

@@ -33,11 +33,12 @@ export interface Chat {
 /// All messages of a chat, oldest first.
 async function content(path: string, signal: AbortSignal): Promise<Message[]> {
   const messages: Message[] = [];
-  for (let page: Message[] | null = null; !page || page.length === MOST_MESSAGES; ) {
-    page = await get<Message[]>(path + "/content", { limit: MOST_MESSAGES, offset: messages.length }, signal);
+  // A page of large messages is shorter than it may be.
+  for (;;) {
+    const page = await get<Message[]>(path + "/content", { limit: MOST_MESSAGES, offset: messages.length }, signal);
+    if (!page.length) return messages;
     messages.push(...page);
   }
-  return messages;
 }
 
 /// A chat as it is, followed as long as somebody looks.
@@ -197,7 +198,7 @@ export function Compare({ assistant, save }: { assistant: Record_; save: (preset
   const send = async (message: string, files: Upload[]) => {
     if (trial?.presets !== draft) {
       const { _id, identifier, createdAt, ...settings } = assistant;
-      const made = await post("/v1/assistants", { ...settings, name: `${assistant.name} (trial)`, presets: draft, tags: [TRIAL] });
+      const made = await post("/v1/assistants", { ...settings, name: `${assistant.name} (trial)`, presets: draft, tags: [TRIAL], accessConfiguration: { ...assistant.accessConfiguration, externalAccess: false } });
       void end();
       setTrial((current.current = { identifier: made.identifier, presets: draft }));
     }

@@ -122,7 +122,7 @@ export function FilterField({ name, choices, none, label = words(name) }: { name
 }
 
 /// A record with its tabs; `first` are the tabs of its own kind.
-export function RecordPage({ group, id, first, last = () => [] }: { group: Group; id: string; first?: (record: Record_, again: () => void) => Tab[]; last?: (record: Record_) => Tab[] }): JSX.Element {
+export function RecordPage({ group, id, first, last = () => [] }: { group: Group; id: string; first?: (record: Record_, again: () => void) => Tab[]; last?: (record: Record_, again: () => void) => Tab[] }): JSX.Element {
   const path = `${group.path}/{${group.id_}}`;
   const ids = { [group.id_]: id };
   const loaded = useLoad(async (signal) => {
@@ -148,8 +148,8 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
     ...(group.edit && changes
       ? [{ id: "settings", title: "Settings", view: () => <Form method="PATCH" path={path} first={group.edit!.first} without={group.edit!.without} record={record} submit={change} label="Save" /> }]
       : []),
-    ...last(record),
-    ...(group.below ?? []).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title} group={group} rows={rows} ids={ids} /> })),
+    ...last(record, loaded.again),
+    ...(group.below ?? []).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title} group={group} rows={rows} ids={ids} done={loaded.again} /> })),
     { id: "json", title: "JSON", view: () => <Json value={record} /> },
   ];
   return (
@@ -170,7 +170,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
 }
 
 /// What is below a record.
-function Rows({ group, rows, ids }: { group: Group; rows: Below; ids: Record_ }): JSX.Element {
+function Rows({ group, rows, ids, done }: { group: Group; rows: Below; ids: Record_; done: () => void }): JSX.Element {
   const of = rows.group ? groupOf(rows.group) : undefined;
   const [turn, setTurn] = useState(0);
   const [shown, setShown] = useState<Record_ | null>(null);
@@ -181,7 +181,7 @@ function Rows({ group, rows, ids }: { group: Group; rows: Below; ids: Record_ })
     of: (row) => (
       <span class="row">
         <button type="button" class="quiet" onClick={() => setShown(row)}>Details</button>
-        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1))} />}
+        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1), done())} />}
       </span>
     ),
   });

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { call, get, withQuery } from "../api.ts";
 import { money, number } from "../format.ts";
-import type { Record_ } from "../groups.ts";
+import { group, isOpen, type Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Json, Tabs, useLoad, Failure, When } from "../parts/basic.tsx";
 import { List, type Page } from "../parts/list.tsx";
 import { go, href, useQuery, useRoute } from "../router.ts";
@@ -28,7 +28,10 @@ const count = (value: string): number | undefined => (value ? Number(value) : un
 function pairs(value: string): Record_ | undefined {
   const [path, ...rest] = value.split("=");
   if (!path || !rest.length) return undefined;
-  return path.split(".").reduceRight<any>((inner, name) => ({ [name.trim()]: inner }), rest.join("=").trim());
+  const given = rest.join("=").trim();
+  // A number or a truth is one, unless it stands in quotes.
+  const meant = /^(-?\d+(\.\d+)?|true|false|"[^"\\]*")$/.test(given) ? JSON.parse(given) : given;
+  return path.split(".").reduceRight<any>((inner, name) => ({ [name.trim()]: inner }), meant);
 }
 
 const text = (value: string): string | undefined => value || undefined;
@@ -72,8 +75,9 @@ export function Runs(): JSX.Element {
   const [kind, setKind] = useQuery("kind");
   const value = (name: string) => at.query.get(name) ?? "";
   const query = Object.fromEntries(["agentId", "projectId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm", "minInputTokens", "minOutputTokens", "metadata", "order"].map((name) => [name, value(name)]));
-  const canThreads = may("agents:read");
-  const showThreads = canThreads && (kind !== "chats" || !may("assistants:read"));
+  const canThreads = isOpen(group("agents")!);
+  const canChats = isOpen(group("assistants")!);
+  const showThreads = canThreads && (kind !== "chats" || !canChats);
   const common = (
     <>
       <FilterField name="tenantId" label="Tenant" />
@@ -100,13 +104,13 @@ export function Runs(): JSX.Element {
     </>
   );
   const tabs = [
-    ...(may("assistants:read") ? [{ id: "chats", title: "Chats", view: chatList }] : []),
+    ...(canChats ? [{ id: "chats", title: "Chats", view: chatList }] : []),
     ...(canThreads ? [{ id: "threads", title: "Threads", view: threadList }] : []),
   ];
   return (
     <>
       <header class="page"><h1>Runs</h1></header>
-      <Tabs tabs={tabs} open={kind || (showThreads && !may("assistants:read") ? "threads" : "chats")} set={setKind} />
+      <Tabs tabs={tabs} open={kind || (showThreads && !canChats ? "threads" : "chats")} set={setKind} />
     </>
   );
 }

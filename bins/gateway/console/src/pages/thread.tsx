@@ -13,6 +13,8 @@ import { cost } from "./runs.tsx";
 
 const OVER = ["completed", "failed", "terminated", "approval_rejected", "guardrail_trigger", "limit_exceeded"];
 const MOST_NESTED = 5;
+/// Messages that the API gives at once.
+const MOST_MESSAGES = 1000;
 
 /// A row of the timeline.
 interface Span {
@@ -95,6 +97,12 @@ function Timeline({ thread, messages, depth = 0 }: { thread: Record_; messages: 
 function Nested({ id, depth }: { id: string; depth: number }): JSX.Element {
   const [open, setOpen] = useState(false);
   const loaded = useLoad((signal) => (open ? get(`/v1/agents/threads/${id}`, {}, signal) : Promise.resolve(null)), [id, open]);
+  const isLive = open && loaded.value && !OVER.includes(loaded.value.state);
+  useEffect(() => {
+    if (!isLive) return;
+    const timer = setInterval(loaded.again, 2000);
+    return () => clearInterval(timer);
+  }, [isLive]);
   return (
     <details class="nested" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>Sub-agent <a href={href("threads", id)}>{loaded.value?.name || id}</a> {loaded.value && <Badge of={loaded.value.state} />}</summary>
@@ -130,9 +138,20 @@ function Evaluations({ id, isOver }: { id: string; isOver: boolean }): JSX.Eleme
   );
 }
 
+/// A thread with all of its messages, however many pages they take.
+async function whole(path: string, signal: AbortSignal): Promise<Record_> {
+  const thread = await get<Record_>(path, { withTasks: true, messageLimit: MOST_MESSAGES }, signal);
+  for (let more = thread.threadContent ?? []; more.length; ) {
+    const messageOffset = thread.threadContent.length;
+    more = (await get<Record_>(path, { messageLimit: MOST_MESSAGES, messageOffset }, signal)).threadContent ?? [];
+    thread.threadContent.push(...more);
+  }
+  return thread;
+}
+
 export function ThreadPage({ id }: { id: string }): JSX.Element {
   const path = `/v1/agents/threads/${encodeURIComponent(id)}`;
-  const loaded = useLoad((signal) => get(path, { withTasks: true, messageLimit: 1000 }, signal), [path]);
+  const loaded = useLoad((signal) => whole(path, signal), [path]);
   const [live, setLive] = useState<any>(null);
   const [cut, setCut] = useState<Error | null>(null);
   const [turn, setTurn] = useState(0);
@@ -176,8 +195,9 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
         <h1><a href={href("runs") + "?kind=threads"}>Threads</a> <span aria-hidden="true">/</span> {thread.name || id} <Badge of={state} /></h1>
         {may("agents:write") && (
           <div class="row">
-            {!isOver && state !== "paused" && (thread.pauseRequested ? <span role="status">Pauses after this step</span> : <Act run={() => act("pause")}>Pause</Act>)}
-            {["paused", "paused_for_resume"].includes(state) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
+            {thread.pauseRequested && <span role="status">Pauses after this step</span>}
+            {!isOver && !thread.pauseRequested && !["paused", "paused_for_approval"].includes(state) && <Act run={() => act("pause")}>Pause</Act>}
+            {(thread.pauseRequested || ["paused", "paused_for_resume"].includes(state)) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
             {!isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
             {!isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}
             {isOver && <Act kind="danger" confirm="The thread and its messages are gone." run={remove}>Delete</Act>}
@@ -191,7 +211,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
       {approval && may("agents:write") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
-        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={path} />{may("agents:write") && <Say path={path} done={again} />}</> },
+        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={path} />{may("agents:write") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
         { id: "tasks", title: "Tasks", view: () => (thread.tasks?.length ? <ul>{thread.tasks.map((task: Record_) => <li key={task._id}><input type="checkbox" disabled checked={task.completed} aria-label={task.title} /> {task.title} <small>{task.description}</small></li>)}</ul> : <p>The agent keeps no list of tasks here.</p>) },
         { id: "explain", title: "Explanation", view: () => <Explanation id={id} /> },
         { id: "evaluations", title: "Evaluations", view: () => <Evaluations id={id} isOver={isOver} /> },

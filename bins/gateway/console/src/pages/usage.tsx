@@ -35,7 +35,7 @@ export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
       {costs.value && <Chart title="Cost by day" at={days} curves={[{ title: "Cost", values: days.map((at) => spent.get(at) ?? 0) }]} format={money} />}
       {kinds.map((one) => {
         const windows = history.value!.filter((row) => kind(row) === one).reverse();
-        return <Chart key={one} title={`Closed windows: ${one}`} at={windows.map((row) => day(new Date(row.windowStart)))} curves={[{ title: "Used", values: windows.map((row) => row.consumption) }, { title: "Limit", values: windows.map((row) => row.limit) }]} format={(value) => shown(windows[0]!.metric, value)} />;
+        return <Chart key={one} title={`Closed windows: ${one}`} at={windows.map((row) => (/^(minute|hour)$/.test(row.windowUnit) ? new Date(row.windowStart).toISOString() : day(new Date(row.windowStart))))} curves={[{ title: "Used", values: windows.map((row) => row.consumption) }, { title: "Limit", values: windows.map((row) => row.limit) }]} format={(value) => shown(windows[0]!.metric, value)} />;
       })}
     </>
   );

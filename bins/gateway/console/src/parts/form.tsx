@@ -37,7 +37,11 @@ function shown(field: Field, value: unknown): string {
 /// The value that was typed; throws what is wrong with it.
 function read(field: Field, text: string): unknown {
   if (field.kind === "long" || field.kind === "text" || field.kind === "choice") return text === "" ? (field.required ? "" : null) : text;
-  if (field.kind === "list") return text.split("\n").map((line) => line.trim()).filter(Boolean);
+  if (field.kind === "list") {
+    const items = text.split("\n").map((line) => line.trim()).filter(Boolean);
+    // Of a list that may be unset an empty one means something else.
+    return items.length || !field.nullable ? items : null;
+  }
   if (text.trim() === "") return null;
   if (field.kind === "bool") return text === "true";
   if (field.kind === "number") {
@@ -65,7 +69,7 @@ function Input({ field, id, value, set, about }: { field: Field; id: string; val
       </select>
     );
   }
-  if (/^(password|secret)/.test(field.name)) return <input {...common} type="password" autocomplete="new-password" value={value} onInput={onInput} />;
+  if (/^(password|secret|token|clientSecret|refreshToken)/.test(field.name)) return <input {...common} type="password" autocomplete="new-password" value={value} onInput={onInput} />;
   if (field.kind === "text") {
     return (
       <>
