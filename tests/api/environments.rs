@@ -72,6 +72,10 @@ async fn an_environment_is_made_changed_and_merged_and_its_variables_are_never_s
         (json!({"envVars": {"1A": "x"}}), "envVars"),
         (json!({"envVars": {"A": "x".repeat(32 * 1024 + 1)}}), "envVars.A"),
         (json!({"envVars": 7}), "envVars"),
+        (
+            json!({"envVars": (0..17).map(|n| (format!("A{n}"), json!("x".repeat(32_000)))).collect::<serde_json::Map<_, _>>()}),
+            "envVars",
+        ),
         (json!({"sandboxConfig": {"memoryMib": 255}}), "sandboxConfig.memoryMib"),
         (json!({"sandboxConfig": {"diskMib": 65_537}}), "sandboxConfig.diskMib"),
         (json!({"sandboxConfig": {"runtime": "perl"}}), "sandboxConfig.runtime"),

@@ -628,6 +628,36 @@ async fn files_answers_and_bodies_that_are_held_at_once_have_a_bound_in_bytes() 
     assert!(peak_memory(&app) < 500, "{of_files}, {of_answers}, {} MiB", peak_memory(&app));
 }
 
+#[tokio::test]
+async fn an_account_for_which_ten_thousand_runs_wait_is_told_to_come_back_and_no_other() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
+    let agent = agent(&app, json!({"name": "A"})).await;
+    let threads = format!("/agents/{agent}/threads");
+    let other = other_account(&db).await;
+    // Nobody in this process carries out their kind.
+    db.run(
+        "INSERT INTO runs (id, account_id, kind, subject, payload) SELECT 'w' || n, a.id, 'none', 'w' || n, '{}' \
+         FROM (SELECT account_id AS id FROM agents LIMIT 1) a, generate_series(1, 10000) n",
+    )
+    .await;
+    let refused = eventually("it is refused", async || {
+        let started = app.post(&threads, json!({"message": "Hi"})).await;
+        (started.status == StatusCode::TOO_MANY_REQUESTS).then_some(started)
+    })
+    .await;
+    assert_eq!((refused.error(), &refused.body["retryAfter"]), ("RATE_LIMIT_EXCEEDED", &json!(30)), "{}", refused.body);
+    // Somebody waits for this one, and it waits for nobody.
+    assert_eq!(app.post("/assistants/default/messages", json!({"message": "Hi"})).await.status, StatusCode::OK);
+    let theirs = app.anonymous(Method::POST, "/v1/assistants/default/messages?async=true").bearer_auth(&other);
+    assert_eq!(app.send(theirs.json(&json!({"message": "Hi"}))).await.status, StatusCode::ACCEPTED);
+    db.run("DELETE FROM runs WHERE kind = 'none'").await;
+    eventually("it is taken", async || {
+        (app.post(&threads, json!({"message": "Hi"})).await.status == StatusCode::CREATED).then_some(())
+    })
+    .await;
+}
+
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.
 async fn attack(app: &TestApp, server: &str, way: usize) {
     // An attacker may be told to wait.

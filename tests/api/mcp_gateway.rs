@@ -970,6 +970,24 @@ async fn calls_are_written_down_before_a_process_ends() {
 }
 
 #[tokio::test]
+async fn a_deletion_that_was_cut_off_is_finished_by_the_next() {
+    let db = TestDb::new().await;
+    let app = app_on(&db, &[]);
+    let made = profile(&app, json!({"name": "default"})).await;
+    let kept = app.post("/api-keys", json!({"name": "kept"})).await.body;
+    let gone = app.post("/api-keys", json!({"name": "gone"})).await.body;
+    for key in [&kept, &gone] {
+        let grant = json!({"profileId": made["_id"], "subjectType": "key", "subject": key["_id"]});
+        assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
+    }
+    // As if its process had died between the key and what goes with it.
+    db.run(&format!("DELETE FROM api_keys WHERE id = '{}'", text(&gone["_id"]))).await;
+    assert_eq!(app.delete(&format!("/api-keys/{}", text(&gone["_id"]))).await.status, StatusCode::NOT_FOUND);
+    let left = app.get("/mcp-gateway/grants").await.body;
+    assert_eq!((&left["total"], &left["items"][0]["subject"]), (&json!(1), &kept["_id"]), "{left}");
+}
+
+#[tokio::test]
 async fn what_was_denied_under_one_name_is_denied_under_another_and_goes_with_its_subject() {
     let (app, mcp) = (app().await, FakeMcpServer::start());
     mcp.set_tools(&["wipe", "look at/it"]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, ErrorKind, Result};
 use platform_environments::PgEnvironments;
 use platform_integrations::PgIntegrations;
 use platform_mcp::{PgMcpGateway, SubjectType};
@@ -38,4 +38,12 @@ impl Leaving {
             }
         }
     }
+}
+
+/// What goes with a record goes also when the record is gone already: whoever was cut off deletes it again.
+pub(crate) async fn with_followers<T>(deleted: Result<T>, followers: impl Future<Output = Result<()>>) -> Result<T> {
+    if deleted.as_ref().err().is_none_or(|error| error.code().kind() == ErrorKind::NotFound) {
+        followers.await?;
+    }
+    deleted
 }

@@ -150,6 +150,16 @@ impl Request {
         self.http.access.check(self.caller()?, demand).await
     }
 
+    /// Whether the caller may use a record.
+    pub async fn may_use(&self, kind: Kind, id: &str) -> Result<bool> {
+        allowed(self.check_use(kind, id).await)
+    }
+
+    /// Whether the caller may change a record.
+    pub async fn may_change(&self, kind: Kind, id: &str) -> Result<bool> {
+        allowed(self.check_change(kind, id).await)
+    }
+
     /// Whether the credential opens another route of the table, whatever record that names.
     pub fn opens(&self, method: &Method, path: &str) -> bool {
         let route = self.http.table.routes().find(|route| route.method == *method && route.path == path);
@@ -398,6 +408,15 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
 /// Text as it was before it was put into an address.
 pub fn percent_decode(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// Whether a check let the caller through; that it could not be made is an error.
+fn allowed(checked: Result<()>) -> Result<bool> {
+    match checked {
+        Ok(()) => Ok(true),
+        Err(error) if error.cause().is_none() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The top level of a body: an object, each name once.

@@ -2,7 +2,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -20,6 +20,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info, warn};
 
 use crate::{
+    code,
     repository::{self, Queue, Run},
     trace::span,
 };
@@ -30,6 +31,11 @@ const WAITING: &str = "run-waiting";
 const POLL: Duration = Duration::from_millis(500);
 /// Runs that are enqueued within this are told of together.
 const TOGETHER: Duration = Duration::from_millis(5);
+/// Runs of an account that may wait.
+const MOST_WAITING: i64 = 10_000;
+/// How many wait is counted again after this, of so many accounts.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+const MOST_KNOWN: u64 = 100_000;
 /// A run that broke off is tried again after this.
 const AFTER_BREAK: Duration = Duration::from_secs(1);
 
@@ -85,6 +91,8 @@ pub struct Jobs {
     slots: Arc<Semaphore>,
     active: Mutex<HashMap<String, Active>>,
     waiting: Notify,
+    /// How many runs of an account wait, for a moment.
+    rooms: moka::sync::Cache<AccountId, Arc<AtomicI64>>,
     /// The other processes are to look, too.
     announced: Notify,
     running: TaskTracker,
@@ -146,6 +154,7 @@ impl Jobs {
             slots: Arc::new(Semaphore::new(config.concurrency)),
             active: Mutex::default(),
             waiting: Notify::new(),
+            rooms: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(KNOWN_FOR).build(),
             announced: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -181,6 +190,23 @@ impl Jobs {
 
     /// Accounts that hold three times the places that are free, so that others find one; `taken`: free places that
     /// are about to be given.
+    /// Refuses one more run of an account than may wait: `RATE_LIMIT_EXCEEDED`.
+    pub async fn check_room(&self, account: &AccountId) -> Result<()> {
+        let waiting = match self.rooms.get(account) {
+            Some(waiting) => waiting,
+            None => {
+                let waiting = repository::waiting(self.db.read().await?.get(), account, MOST_WAITING).await?;
+                self.rooms.get_with_by_ref(account, || Arc::new(waiting.into()))
+            }
+        };
+        if waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
+            return Ok(());
+        }
+        let message =
+            format!("{MOST_WAITING} messages and threads wait already; send more when some of them are done.");
+        Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(30))
+    }
+
     fn full(&self, taken: usize) -> Vec<String> {
         let free = self.slots.available_permits() + taken;
         if free * 4 > self.config.concurrency {

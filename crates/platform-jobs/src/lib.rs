@@ -31,6 +31,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod code;
 mod jobs;
 mod lanes;
 mod repository;

@@ -455,6 +455,21 @@ pub struct Queue {
     pub oldest_seconds: f64,
 }
 
+/// How many runs of an account wait; no more than `most` are counted, and of what sleeps no more is looked at than that
+/// ten times.
+pub(crate) async fn waiting(conn: &Conn, account: &AccountId, most: i64) -> Result<i64> {
+    #[derive(QueryableByName)]
+    struct Waiting {
+        #[diesel(sql_type = BigInt)]
+        waiting: i64,
+    }
+    let mut conn = conn;
+    let sql = "SELECT count(*) AS waiting FROM (SELECT FROM (\
+            SELECT owner, due FROM runs WHERE account_id = $1 LIMIT $2 * 10) of WHERE owner IS NULL AND due <= now() LIMIT $2) w";
+    let found = diesel::sql_query(sql).bind::<Text, _>(account.as_str()).bind::<BigInt, _>(most);
+    Ok(found.get_result::<Waiting>(&mut conn).await?.waiting)
+}
+
 /// All runs by kind.
 pub(crate) async fn queues(conn: &Conn) -> Result<Vec<Queue>> {
     let mut conn = conn;

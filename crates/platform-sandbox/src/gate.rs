@@ -170,7 +170,7 @@ impl Rules {
         let host = host.trim_end_matches('.');
         hosts.iter().any(|listed| {
             let (name, its_port) = with_port(listed).map_or((listed.as_str(), None), |(name, port)| (name, Some(port)));
-            its_port.is_none_or(|its_port| its_port == port) && is_named(name, host)
+            its_port.map_or(port != REFUSED, |its_port| its_port == port) && is_named(name, host)
         })
     }
 

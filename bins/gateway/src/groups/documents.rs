@@ -184,7 +184,7 @@ async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
     match DocumentService::delete(&*knowledge, account, id, within.as_deref(), dry_run == Some(true), &expected).await?
     {
         DeletedDocuments::Planned(planned) => {
-            let usage = visible(&request, planned.usage).await;
+            let usage = visible(&request, planned.usage).await?;
             Answer::ok(&PlannedDeletion { usage, ..planned })
         }
         DeletedDocuments::Gone(ids) => {
@@ -195,20 +195,20 @@ async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 /// Who uses a document, as far as the caller may know.
-async fn visible(request: &Request, mut used: UsedBy) -> UsedBy {
+async fn visible(request: &Request, mut used: UsedBy) -> Result<UsedBy> {
     let mut hidden = Vec::new();
     let agents = used.agents.iter().map(|of| (AGENT, &of.id));
     let assistants = used.assistants.iter().map(|of| (ASSISTANT, &of.id));
     let environments = used.environments.iter().map(|of| (ENVIRONMENT, &of.id));
     for (kind, id) in agents.chain(assistants).chain(environments) {
-        if request.check_use(kind, id).await.is_err() {
+        if !request.may_use(kind, id).await? {
             hidden.push(id.clone());
         }
     }
     used.agents.retain(|of| !hidden.contains(&of.id));
     used.assistants.retain(|of| !hidden.contains(&of.id));
     used.environments.retain(|of| !hidden.contains(&of.id));
-    used
+    Ok(used)
 }
 
 async fn versions(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
@@ -233,7 +233,7 @@ async fn parts(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> 
 
 async fn usage(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let used = knowledge.usage(&request.caller()?.account, &request.id("id")).await?;
-    Answer::ok(&visible(&request, used).await)
+    Answer::ok(&visible(&request, used).await?)
 }
 
 #[derive(Default, Deserialize, ToSchema)]

@@ -188,7 +188,7 @@ async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Res
     let mut hidden = Vec::new();
     let agents = connected.agents.iter().map(|of| (AGENT, &of.id));
     for (kind, id) in agents.chain(connected.assistants.iter().map(|of| (ASSISTANT, &of.id))) {
-        if request.check_use(kind, id).await.is_err() {
+        if !request.may_use(kind, id).await? {
             hidden.push(id.clone());
         }
     }

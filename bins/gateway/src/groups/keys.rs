@@ -7,7 +7,10 @@ use platform_auth::{KeyService, NewApiKey, PgAuthService, Rotation};
 use platform_core::{Caller, Object, Result, check_types, overlay};
 use platform_http::{Answer, Group, Request, full_key};
 
-use crate::{leaving::Leaving, module::Module};
+use crate::{
+    leaving::{Leaving, with_followers},
+    module::Module,
+};
 
 /// API keys.
 const API_KEY: Kind = Kind::of_account("API key");
@@ -97,8 +100,8 @@ async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 
 async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
     let id = &request.id("id");
-    services.keys.delete_key(&bound(&request).await?, id).await?;
-    services.leaving.key(&request.caller()?.account, id).await?;
+    let followers = services.leaving.key(&request.caller()?.account, id);
+    with_followers(services.keys.delete_key(&bound(&request).await?, id).await, followers).await?;
     Answer::deleted("API key", id)
 }
 

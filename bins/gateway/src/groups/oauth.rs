@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
-    leaving::Leaving,
+    leaving::{Leaving, with_followers},
     module::{Module, Purge},
 };
 
@@ -404,8 +404,7 @@ async fn update_user(services: Arc<UserServices>, request: Request) -> Result<An
 
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("userUID"));
-    services.users.delete_user(account, id).await?;
-    services.leaving.user(account, id).await?;
+    with_followers(services.users.delete_user(account, id).await, services.leaving.user(account, id)).await?;
     services.projects.user_deleted(id).await?;
     Answer::deleted("user", id)
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::integrations::{AppToolsQuery, shown_tools};
-use crate::module::Module;
+use crate::{leaving::with_followers, module::Module};
 
 /// Tools, which are where their server is.
 const TOOL: Kind = Kind::of_account("tool");
@@ -142,8 +142,8 @@ async fn update(tool_servers: Arc<dyn ToolServerService>, request: Request) -> R
 
 async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    delete_unused(&*services.tool_servers, &request, account, &id).await?;
-    services.integrations.forget_mcp(account, &id).await?;
+    let deleted = delete_unused(&*services.tool_servers, &request, account, &id).await;
+    with_followers(deleted, services.integrations.forget_mcp(account, &id)).await?;
     Answer::deleted("tool server", &id)
 }
 

@@ -112,12 +112,12 @@ async fn hide_addresses(request: &Request, shown: &mut [Trigger]) -> Result<()> 
         }
         let Some(editable) = &editable else { continue };
         let (kind, id) = target(trigger);
-        let (changes, uses) = (request.check_change(kind, id).await, request.check_use(kind, id).await);
+        let (changes, uses) = (request.may_change(kind, id).await?, request.may_use(kind, id).await?);
         let is_of_others = trigger.project_id.as_ref().is_some_and(|project| !editable.contains(project));
-        if is_of_others || changes.is_err() {
+        if is_of_others || !changes {
             trigger.webhook_url = None;
         }
-        if uses.is_err() {
+        if !uses {
             trigger.target.name.clear();
         }
     }

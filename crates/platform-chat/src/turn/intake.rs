@@ -141,6 +141,9 @@ impl Intake {
                 item.payload = Arc::new(serde_json::to_value(&request).map_err(Error::internal)?);
             }
         }
+        if !wait && self.jobs.slot_of(&caller.account).is_none() {
+            self.jobs.check_room(&caller.account).await?;
+        }
         let files: Arc<[StoredFile]> = files.into();
         let mut payer = payer_of(caller, &assistant, &item);
         if wait

@@ -11,6 +11,7 @@ pub(crate) type Variables = BTreeMap<String, Secret>;
 
 const MOST_VALUE: usize = 32 << 10;
 const MOST_NAME: usize = 128;
+const MOST_TOGETHER: usize = 512 << 10;
 const MOST_SCRIPT: usize = 64 << 10;
 const MOST_HOSTS: usize = 100;
 const MOST_ATTACHED: usize = 1000;
@@ -352,6 +353,9 @@ pub(crate) fn check_variables(checks: &mut Checks, path: &str, variables: &Varia
         }
         checks.bytes(&format!("{path}.{name}"), value.expose().len(), MOST_VALUE);
     }
+    // A program begins with those of three layers, for which Linux has 2 MiB.
+    let together = variables.iter().map(|(name, value)| name.len() + value.expose().len()).sum();
+    checks.bytes(path, together, MOST_TOGETHER);
 }
 
 /// Puts the values in the place of masks that came back. A mask of nothing is an error.

@@ -113,6 +113,7 @@ impl Threads {
         if agent.settings.disabled {
             return Err(Error::new(code::AGENT_DISABLED, "This agent is disabled; set disabled to false first."));
         }
+        self.jobs.check_room(account).await?;
         let mut metadata = new.metadata.unwrap_or_default();
         if let Some(params) = metadata.remove("propmptTemplateParams") {
             metadata.insert("promptTemplateParams".to_owned(), params);
