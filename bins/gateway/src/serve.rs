@@ -33,7 +33,7 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
         let meant = meant.map(|meant| format!(" Did you mean {meant}?")).unwrap_or_default();
         warn!("There is no setting {name}; it changes nothing.{meant}");
     }
-    let files = open_files();
+    let (files_before, files) = open_files();
     config.http.connections = files.saturating_sub(OTHER_FILES.min(files / 2));
     let mut end = EndSignals::listen()?;
     let mut starting = std::pin::pin!(App::start(&config, addr));
@@ -53,6 +53,7 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
         }
     };
     let first = bootstrap(&app.auth, &config, addr).await?;
+    info!(was = files_before, now = files, "The limit of open files was raised.");
     let serving = match platform_http::serve(&app.http, listener, config.shutdown_grace) {
         Ok(serving) => serving,
         Err(error) => {
@@ -97,16 +98,16 @@ impl EndSignals {
     }
 }
 
-/// As many files as the system lets this process have; how many that is.
-fn open_files() -> usize {
+/// As many files as the system lets this process have; how many that was and is.
+fn open_files() -> (usize, usize) {
     let limits = getrlimit(Resource::Nofile);
     let mut now = limits.current;
     if limits.current != limits.maximum {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
         now = raised.map_or(limits.current, |()| limits.maximum);
     }
-    info!(was = limits.current, now, "The limit of open files was raised.");
-    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+    let count = |files: Option<u64>| files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    (count(limits.current), count(now))
 }
 
 /// What a new user wants to know first.

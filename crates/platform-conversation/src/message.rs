@@ -26,7 +26,7 @@ pub struct ChatMessage {
     pub role: Role,
     /// What is said.
     pub content: MessageContent,
-    /// When.
+    /// When it was said.
     pub timestamp: Timestamp,
     /// The caller of the turn.
     #[serde(rename = "userUID")]
@@ -131,7 +131,7 @@ pub struct GivenFile {
     /// The same, as the specification spells it.
     #[serde(default)]
     donwload_url: Option<String>,
-    /// The same.
+    /// Another name of the address.
     #[serde(default)]
     url: Option<String>,
     /// `image`, `document`, `audio`, `video` or `other`; found out when it is absent.
@@ -194,7 +194,7 @@ pub struct MessageCost {
     cost: Cost,
     /// Always `USD`.
     currency: String,
-    /// When.
+    /// When the cost was calculated.
     calculated_at: Timestamp,
 }
 
@@ -221,7 +221,7 @@ pub struct MessageRow {
     pub body: String,
     /// JSON text of what it took.
     pub accounting: Option<String>,
-    /// When.
+    /// When it was said, in milliseconds of Unix time.
     pub created_ms: i64,
 }
 

@@ -94,9 +94,9 @@ fn yes() -> bool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CoreMemory {
-    /// Whether.
+    /// Whether the assistant has a memory.
     pub enabled: bool,
-    /// Whose.
+    /// Who shares one memory: an end user or a tenant.
     pub scope: MemoryScope,
     /// What was said in earlier chats is looked up when a chat begins.
     pub recall: bool,

@@ -44,7 +44,7 @@ impl Refers {
         says.then_some(Self { tools, documents, folders, skills, environment: None })
     }
 
-    /// Both.
+    /// What either refers to.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         self.tools.extend_from_slice(&other.tools);

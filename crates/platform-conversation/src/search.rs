@@ -35,7 +35,7 @@ pub struct Match {
     pub message_uid: String,
     /// Who said it.
     pub role: String,
-    /// When.
+    /// When it was said.
     pub timestamp: Timestamp,
     /// The text around the first occurrence.
     pub snippet: String,

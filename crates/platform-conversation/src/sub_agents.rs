@@ -80,7 +80,7 @@ pub(crate) fn named<'a>(invalid: impl ExactSizeIterator<Item = (&'a str, &'a str
 /// Who hands work to a sub-agent.
 #[derive(Debug, Clone)]
 pub struct HandOff {
-    /// Whose.
+    /// Account of chat and threads.
     pub account: AccountId,
     /// Chat that waits, if it is one.
     pub chat: Option<String>,

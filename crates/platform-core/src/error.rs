@@ -84,7 +84,7 @@ impl Code {
     }
 
     /// The code as the client sees it.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.name
     }
 

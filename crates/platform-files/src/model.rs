@@ -120,7 +120,7 @@ impl NewFile {
 /// What of the store an account uses.
 #[derive(Debug, Clone)]
 pub struct Usage {
-    /// Whose.
+    /// Account that keeps them.
     pub account: String,
     /// Files.
     pub files: i64,

@@ -35,7 +35,7 @@ pub trait FileService: Send + Sync {
     async fn create(&self, account: &AccountId, new: NewFile, once: Option<&Idempotency>) -> Result<UploadedFile>;
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList>;
-    /// One.
+    /// The file of this id. `FILE_NOT_FOUND`.
     async fn get(&self, account: &AccountId, id: &Id<UploadedFile>) -> Result<UploadedFile>;
     /// Deletes one: its address is no good any more when this returns. `CONFLICT` when something was made of it.
     async fn delete(&self, account: &AccountId, id: &Id<UploadedFile>) -> Result<()>;

@@ -100,6 +100,6 @@ pub struct Finding {
     pub message: String,
     /// The message it is about.
     pub message_uid: String,
-    /// When.
+    /// When it was found.
     pub timestamp_ms: Timestamp,
 }

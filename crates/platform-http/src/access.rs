@@ -62,8 +62,8 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
 /// Whether the lists and the preset of a key open a route; `lists`: they name it.
 fn opens(rules: &KeyRules, route: &Route, lists: bool) -> bool {
     let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
-    // The preset `ui` opens what sessions reach, too, and all of memory.
-    let is_of_ui = matches!(route.open_to, OpenTo::Key { session: true, .. }) || route.path.starts_with("/v1/memory/");
+    // The preset `ui` opens what sessions reach, too.
+    let is_of_ui = matches!(route.open_to, OpenTo::Key { session: true, .. }) || route.is_of_ui;
     !is_bound || lists || (rules.preset.is_some() && is_of_ui)
 }
 
@@ -90,8 +90,8 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
     let is_within = |address: &Url| {
         let below = percent_decode(address.path().trim_end_matches('/'));
         let below = below.strip_prefix("/api").unwrap_or(&below);
-        // One profile is one resource; of what is no resource of its own all below an address.
-        let is_exact = route.is_resource && below.starts_with("/v1/mcp");
+        // What is a resource of its own is none of those above it, such as one profile of tools; else all below an address.
+        let is_exact = route.is_resource && route.path.split("/{").next().is_some_and(|above| below.starts_with(above));
         path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || (rest.starts_with('/') && !is_exact))
     };
     if resource.is_some() && !address.as_ref().is_some_and(is_within) {

@@ -108,6 +108,8 @@ pub struct Route {
     pub(crate) upload: Option<Upload>,
     /// Tokens may be good for it alone; its 401 says where they come from (RFC 9728).
     pub(crate) is_resource: bool,
+    /// Keys of the preset `ui` reach it, though sessions do not.
+    pub(crate) is_of_ui: bool,
     /// Asked before a body is read for which nobody vouches but the token in its path.
     pub(crate) is_known: Option<IsKnown>,
     /// Answers whoever repeats a request whose run is kept under its idempotency key.
@@ -147,6 +149,12 @@ impl Route {
     /// Tokens may be good for it alone; its 401 says where they come from (RFC 9728).
     pub fn resource(&mut self) -> &mut Self {
         self.is_resource = true;
+        self
+    }
+
+    /// Keys of the preset `ui` reach it, though sessions do not.
+    pub fn of_ui(&mut self) -> &mut Self {
+        self.is_of_ui = true;
         self
     }
 
@@ -356,6 +364,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload: None,
             is_resource: false,
+            is_of_ui: false,
             is_known: None,
             replay: None,
             creates: false,

@@ -361,7 +361,8 @@ impl PgConnections {
             Ok((connector, scheme)) => {
                 let client = self.client(account, &connector, &scheme).await?;
                 let refresh = open.held.refresh.clone().unwrap_or_else(|| String::new().into());
-                oauth::refresh(&self.egress.of(account), &scheme, client.as_ref(), &refresh).await
+                // Calls that have a place may wait for it.
+                oauth::refresh(&self.egress.unplaced(), &scheme, client.as_ref(), &refresh).await
             }
             Err(error) => Err(oauth::Refusal::Final(error.message().to_owned())),
         };

@@ -396,7 +396,7 @@ impl Poll {
 #[serde(untagged)]
 #[schema(as = ConnectorPaths)]
 enum OneOrMore {
-    /// One.
+    /// One path.
     One(String),
     /// Several.
     More(Vec<String>),

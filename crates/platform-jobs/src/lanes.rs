@@ -110,7 +110,7 @@ pub enum Hold {
 pub struct QueuePosition {
     /// From 1.
     pub position: i64,
-    /// Why.
+    /// Which limit it waits for.
     pub hold: Hold,
 }
 

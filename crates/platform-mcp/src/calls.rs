@@ -9,7 +9,7 @@ use platform_core::{
 };
 use platform_db::{Idempotency, code::IDEMPOTENCY_IN_PROGRESS};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
-use platform_runtime::{Payer, Spender, ToolCall};
+use platform_runtime::{Payer, Spender, ToolCall, code::TENANT_LIMIT_EXCEEDED};
 use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, McpUpdate, OfferedServer, UpstreamCredentials};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant, time::sleep};
@@ -230,8 +230,8 @@ impl Calling {
         };
         match self.gateway.budget.spent(&payer).await {
             Ok(None) => None,
-            Ok(Some(refusal)) => Some(self.refused("TENANT_LIMIT_EXCEEDED", &refusal.message).await),
-            Err(error) => Some(self.refused("SERVICE_UNAVAILABLE", error.message()).await),
+            Ok(Some(refusal)) => Some(self.refused(TENANT_LIMIT_EXCEEDED.as_str(), &refusal.message).await),
+            Err(error) => Some(self.refused(error.code().as_str(), error.message()).await),
         }
     }
 

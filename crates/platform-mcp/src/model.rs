@@ -101,7 +101,7 @@ pub enum NewToolPolicy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolPolicy {
-    /// All.
+    /// All tools.
     #[default]
     All,
     /// Those that are named.

@@ -177,7 +177,7 @@ pub struct CoreMemoryEntries {
 /// An entry that was written, or was there.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AddedEntry {
-    /// It.
+    /// The entry as it is stored.
     pub entry: MemoryEntry,
     /// It was there: one with the same content, whatever its case and spaces.
     pub deduped: bool,

@@ -26,7 +26,7 @@ pub struct MemoryBucket {
 /// Memory of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnMemory {
-    /// Whose.
+    /// Whom the memory is of.
     pub bucket: MemoryBucket,
     /// What was said in earlier chats is looked up when a chat begins.
     pub recall: bool,
@@ -49,7 +49,7 @@ pub struct CoreMemoryBlock {
 pub struct EarlierTurn {
     /// The chat.
     pub chat: String,
-    /// When.
+    /// When it was said.
     pub at: Timestamp,
     /// Messages of users and assistants, the oldest first.
     pub said: Vec<SaidOnce>,

@@ -47,7 +47,7 @@ pub trait Listener: Send {
 /// Whether the turn goes on after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// It does.
+    /// The turn goes on.
     GoOn,
     /// It does not, for now: calls that are not begun are [`CallState::Approved`] when it goes on.
     Halt,

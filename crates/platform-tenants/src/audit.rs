@@ -25,9 +25,9 @@ pub struct AuditEntry {
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub body: Value,
-    /// When.
+    /// When it was done.
     pub timestamp_ms: Timestamp,
-    /// Who.
+    /// User or key that did it.
     #[serde(rename = "userUID")]
     pub user_uid: String,
 }

@@ -103,10 +103,10 @@ impl Calling {
         let (mut answer, mut place) = self.http.send_again(&server.account, tool, &outgoing).await;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
+            drop(place.take());
             credentials = self.credentials(server, tool, call.with, Some(&stale)).await?;
             outgoing.url = credentials.address(&url);
             outgoing.headers = headers(&credentials, call, media_type);
-            drop(place);
             (answer, place) = self.http.send_again(&server.account, tool, &outgoing).await;
             credentials.secrets.push(stale);
         }

@@ -211,7 +211,7 @@ pub struct Target {
 pub struct Trigger {
     /// Id.
     pub id: String,
-    /// The same.
+    /// Id, as `id`.
     #[serde(rename = "_id")]
     pub same_id: String,
     /// Name.

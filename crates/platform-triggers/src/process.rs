@@ -102,9 +102,11 @@ impl Work for ProcessWork {
 
 /// Whether what failed may do better later.
 fn can_pass(error: &Error) -> bool {
-    let is_busy = matches!(error.code().as_str(), "CHAT_BUSY" | "QUEUE_FULL" | "IDEMPOTENCY_IN_PROGRESS");
-    let kind = error.code().kind();
-    is_busy
+    use platform_chat::code::{CHAT_BUSY, QUEUE_FULL};
+    use platform_db::code::IDEMPOTENCY_IN_PROGRESS;
+
+    let (code, kind) = (error.code(), error.code().kind());
+    [CHAT_BUSY, QUEUE_FULL, IDEMPOTENCY_IN_PROGRESS].contains(&code)
         || matches!(
             kind,
             ErrorKind::Unavailable | ErrorKind::Upstream | ErrorKind::UpstreamTimeout | ErrorKind::Internal

@@ -57,7 +57,7 @@ pub trait TriggerService: Send + Sync {
     async fn create(&self, caller: &Caller, new: NewTrigger, once: Option<&Idempotency>) -> Result<Trigger>;
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: TriggerFilter, page: Page) -> Result<TriggerPage>;
-    /// One.
+    /// The trigger of this id. `TRIGGER_NOT_FOUND`.
     async fn get(&self, account: &AccountId, id: &Id<Trigger>) -> Result<Trigger>;
     /// Changes the given fields; enabling forgets what it paused for.
     async fn update(&self, account: &AccountId, id: &Id<Trigger>, patch: Object) -> Result<Trigger>;

@@ -44,7 +44,7 @@ pub trait WebhookService: Send + Sync {
     ) -> Result<WebhookWithSecret>;
     /// All of the account, newest first.
     async fn list(&self, account: &AccountId, page: Page) -> Result<WebhookPage>;
-    /// One.
+    /// The webhook of this id. `WEBHOOK_NOT_FOUND`.
     async fn get(&self, account: &AccountId, id: &Id<Webhook>) -> Result<Webhook>;
     /// Changes the given fields; enabling forgets why it was disabled.
     async fn update(&self, account: &AccountId, id: &Id<Webhook>, patch: Object) -> Result<Webhook>;

@@ -63,7 +63,7 @@ async fn ready(health: Arc<Health>, _: Request) -> Result<Answer> {
 
 async fn report(services: Arc<Services>, _: Request) -> Result<Answer> {
     let Services { health, models } = &*services;
-    // The run queue and all storage are tables of the database.
+    // The run queue is a table of the database, and so are all records; an object store is not asked here.
     let (database, queue, storage) = match health.store_lately().await {
         Store::Down => ("down", "down", "down"),
         Store::ReadOnly => ("degraded", "down", "down"),

@@ -34,7 +34,7 @@ fn group(services: Arc<Services>) -> Group {
     let (read, write) = (session("memory:read"), session("memory:write"));
     group.get("/v1/memory/assistants/{identifier}/core", read, get).with(spec::get);
     group.post("/v1/memory/assistants/{identifier}/core", write, add).with(spec::add).changing();
-    group.get("/v1/memory/assistants/{identifier}/core/export", key("memory:read"), export).with(spec::export);
+    group.get("/v1/memory/assistants/{identifier}/core/export", key("memory:read"), export).with(spec::export).of_ui();
     group.patch("/v1/memory/assistants/{identifier}/core/{entryId}", write, update).with(spec::update);
     group.delete("/v1/memory/assistants/{identifier}/core/{entryId}", write, remove).with(spec::remove);
     group.build()

@@ -25,7 +25,7 @@ pub struct Evaluation {
     /// Id of the evaluation.
     #[serde(rename = "_id")]
     pub id: String,
-    /// The same.
+    /// Id, as `_id`.
     pub evaluation_id: String,
     /// The thread.
     pub thread_id: String,
@@ -76,7 +76,7 @@ impl Evaluation {
 pub struct CriterionScore {
     /// 0 to 10.
     pub score: f64,
-    /// Why.
+    /// Why the judge gave this score.
     pub reasoning: String,
     /// What was seen.
     pub observations: Vec<String>,

@@ -18,7 +18,7 @@ pub struct Thread {
     /// Id of the thread.
     #[serde(rename = "_id")]
     pub id: String,
-    /// The same.
+    /// Id, as `_id`.
     pub thread_id: String,
     /// Its agent.
     pub agent_id: String,
@@ -85,7 +85,7 @@ pub struct Thread {
     /// When it goes on by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_until: Option<Timestamp>,
-    /// The same.
+    /// As `pausedUntil`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause_until: Option<Timestamp>,
     /// When it was paused.
@@ -180,9 +180,9 @@ pub struct Task {
     /// Id of the task.
     #[serde(rename = "_id")]
     pub id: String,
-    /// What.
+    /// What is to be done, in a line.
     pub title: String,
-    /// More of it.
+    /// What else is to be known of it.
     #[serde(default)]
     pub description: String,
     /// Done.
@@ -285,7 +285,7 @@ pub struct StartedThread {
     /// Id of the thread.
     #[serde(rename = "_id")]
     pub id: String,
-    /// The same.
+    /// Id, as `_id`.
     pub thread_id: String,
     /// Its agent.
     pub agent_id: String,

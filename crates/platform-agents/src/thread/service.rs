@@ -41,10 +41,12 @@ use crate::{
     schedule::Schedules,
 };
 
-/// Threads of an account: starting, steering, reading, following.
+/// Threads of an account: starting, steering, reading, following. `THREAD_NOT_FOUND` comes from all that name one,
+/// `THREAD_STATE_CONFLICT` from whatever its state does not allow.
 #[async_trait]
 pub trait ThreadService: Send + Sync {
-    /// Starts a thread; `reject_when_busy`: only when the agent has room for it.
+    /// Starts a thread; `reject_when_busy`: only when the agent has room for it, else `AGENT_BUSY`. `AGENT_NOT_FOUND`,
+    /// `AGENT_ARCHIVED`, `AGENT_DISABLED`, `RATE_LIMIT_EXCEEDED` when too many wait.
     async fn start(
         &self,
         caller: &Caller,
@@ -92,7 +94,7 @@ pub trait ThreadService: Send + Sync {
     ) -> Result<Vec<(NaiveDate, i64)>>;
     /// Follows a thread.
     async fn watch(&self, account: &AccountId, id: &Id<Thread>, partial: bool) -> Result<Watcher>;
-    /// Pauses it.
+    /// Pauses a thread: at once when it waits in the queue, else after the step that it is at.
     async fn pause(
         &self,
         caller: &Caller,
@@ -100,7 +102,7 @@ pub trait ThreadService: Send + Sync {
         given: NewPause,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
-    /// Goes on with it.
+    /// Resumes a paused thread, or takes the request for a pause back.
     async fn resume(
         &self,
         caller: &Caller,
@@ -108,7 +110,7 @@ pub trait ThreadService: Send + Sync {
         given: NewResume,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
-    /// Either of them.
+    /// Pauses a thread that runs, resumes one that is paused.
     async fn pause_or_resume(
         &self,
         caller: &Caller,
@@ -116,7 +118,7 @@ pub trait ThreadService: Send + Sync {
         given: PauseOrResume,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
-    /// Ends it.
+    /// Ends a thread as completed, failed or terminated; its sub-agents end with it.
     async fn complete(
         &self,
         caller: &Caller,
@@ -132,7 +134,7 @@ pub trait ThreadService: Send + Sync {
         given: NewApproval,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
-    /// Says something to it.
+    /// Sends a message to a thread; one that has ended goes on with it.
     async fn say(
         &self,
         caller: &Caller,
@@ -150,7 +152,7 @@ pub trait ThreadService: Send + Sync {
     ) -> Result<ThreadResponded>;
     /// Whether a result may come to this address; `NOT_FOUND` otherwise.
     async fn awaits_callback(&self, token: &str) -> Result<()>;
-    /// Gives the result of one by its address.
+    /// Gives the result of an asynchronous call by its address.
     async fn callback(&self, token: &str, value: Value) -> Result<()>;
     /// Messages that hold a text.
     async fn search(&self, account: &AccountId, id: &Id<Thread>, text: &str, limit: i64) -> Result<Matches>;

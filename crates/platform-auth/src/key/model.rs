@@ -25,7 +25,7 @@ pub enum KeyKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum IdentityMode {
-    /// It does.
+    /// The key speaks for itself, and for any tenant and end user.
     #[default]
     Open,
     /// It can only mint sessions, which then speak.

@@ -122,7 +122,7 @@ impl ChatRow {
         Ok(Chat {
             recalled_memories: self.recalled(),
             paused_until: resets_at,
-            paused_reason: is_limited.then_some("TENANT_LIMIT_EXCEEDED"),
+            paused_reason: is_limited.then_some(platform_runtime::code::TENANT_LIMIT_EXCEEDED.as_str()),
             handed_off: sub_thread.is_some(),
             handed_off_sub_thread_id: sub_thread,
             handed_off_tool_call_id: tool_call,

@@ -38,7 +38,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Chats of an account: sending, reading, following.
 #[async_trait]
 pub trait ChatService: Send + Sync {
-    /// Accepts a message; its turn is worked in the background.
+    /// Accepts a message; its turn is worked in the background. `ASSISTANT_NOT_FOUND`, `ASSISTANT_INACTIVE`, `QUEUE_FULL`,
+    /// `CHAT_HANDED_OFF`, `RATE_LIMIT_EXCEEDED` when too many wait.
     async fn send(
         &self,
         caller: &Caller,
@@ -47,7 +48,8 @@ pub trait ChatService: Send + Sync {
         source: Option<String>,
         once: Option<&Idempotency>,
     ) -> Result<Accepted>;
-    /// Accepts a message and waits for the end of its turn, which goes on when the caller leaves.
+    /// Accepts a message and waits for the end of its turn, which goes on when the caller leaves. As `send`, and `CHAT_BUSY`
+    /// instead of waiting in the queue of the chat, and `TENANT_LIMIT_EXCEEDED`.
     async fn send_and_wait(
         &self,
         caller: &Caller,

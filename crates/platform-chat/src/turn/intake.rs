@@ -122,6 +122,8 @@ impl Intake {
         check_active(&assistant)?;
         self.register(caller, &mut message).await?;
         let had_previous = !message.previous_conversation.is_empty();
+        // Events of triggers have waited already, and have a bound of their own.
+        let is_of_trigger = message.trigger.is_some();
         let mut given = std::mem::take(&mut message.files);
         let (mut item, mut request, mut body) =
             self.acceptance(caller, &assistant, &spec, message, source, &given).await?;
@@ -141,7 +143,7 @@ impl Intake {
                 item.payload = Arc::new(serde_json::to_value(&request).map_err(Error::internal)?);
             }
         }
-        if !wait && self.jobs.slot_of(&caller.account).is_none() {
+        if !wait && !is_of_trigger && self.jobs.slot_of(&caller.account).is_none() {
             self.jobs.check_room(&caller.account).await?;
         }
         let files: Arc<[StoredFile]> = files.into();

@@ -47,7 +47,7 @@ pub trait EnvironmentService: Send + Sync {
     ) -> Result<Environment>;
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &EnvironmentFilter, page: Page) -> Result<EnvironmentList>;
-    /// One.
+    /// The environment of this id. `ENVIRONMENT_NOT_FOUND`.
     async fn get(&self, account: &AccountId, id: &Id<Environment>) -> Result<Environment>;
     /// Changes the given fields; `merges`: variables and machine key by key.
     async fn update(

@@ -39,7 +39,7 @@ enum CallKind {}
 pub(crate) enum Call {
     /// Run a command.
     Exec {
-        /// It.
+        /// What is to be run.
         command: NewCommand,
         /// For whom.
         worker: Option<Worker>,
@@ -56,7 +56,7 @@ pub(crate) enum Call {
     Write {
         /// Where.
         path: String,
-        /// What.
+        /// What the file is to hold.
         content: String,
     },
     /// Be gone: another machine took its place.

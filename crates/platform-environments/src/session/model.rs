@@ -249,7 +249,7 @@ pub struct StartedBy {
 pub struct SandboxSession {
     /// Id.
     pub session_id: String,
-    /// The same.
+    /// Id, as `sessionId`.
     #[serde(rename = "_id")]
     pub same_id: String,
     /// Id of the machine.

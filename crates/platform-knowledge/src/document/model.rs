@@ -435,7 +435,7 @@ pub struct Queued {
 pub struct ChunkList {
     /// The page.
     pub chunks: Vec<ListedChunk>,
-    /// All of them.
+    /// Pieces of the whole document.
     pub total: i64,
     /// How many were skipped.
     pub offset: i64,

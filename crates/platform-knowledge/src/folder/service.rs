@@ -20,7 +20,7 @@ pub trait FolderService: Send + Sync {
     async fn create(&self, account: &AccountId, new: FolderSettings, once: Option<&Idempotency>) -> Result<Folder>;
     /// Those that the filter keeps, newest first, at most 1,000.
     async fn list(&self, account: &AccountId, filter: &FolderFilter) -> Result<Vec<Folder>>;
-    /// One.
+    /// The folder of this id. `FOLDER_NOT_FOUND`.
     async fn get(&self, account: &AccountId, id: &Id<Folder>) -> Result<Folder>;
     /// Changes the given fields; another project takes all below with it.
     async fn update(&self, account: &AccountId, id: &Id<Folder>, patch: Object) -> Result<Folder>;

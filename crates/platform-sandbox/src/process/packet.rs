@@ -80,7 +80,7 @@ pub(crate) enum Report {
     NotStarted {
         /// Which.
         id: u64,
-        /// Why.
+        /// Why it was not started.
         reason: String,
     },
 }

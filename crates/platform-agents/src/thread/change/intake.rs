@@ -28,7 +28,7 @@ use crate::thread::{
 use crate::{agent::ReadyAgent, code};
 
 /// Why a thread ends or waits whose tenant has no quota left.
-pub(crate) const OUT_OF_QUOTA: &str = "TENANT_LIMIT_EXCEEDED";
+pub(crate) const OUT_OF_QUOTA: &str = platform_runtime::code::TENANT_LIMIT_EXCEEDED.as_str();
 
 /// A thread that is to start.
 #[derive(Clone)]
@@ -113,7 +113,10 @@ impl Threads {
         if agent.settings.disabled {
             return Err(Error::new(code::AGENT_DISABLED, "This agent is disabled; set disabled to false first."));
         }
-        self.jobs.check_room(account).await?;
+        // Events of triggers have waited already, and have a bound of their own.
+        if new.trigger.is_none() {
+            self.jobs.check_room(account).await?;
+        }
         let mut metadata = new.metadata.unwrap_or_default();
         if let Some(params) = metadata.remove("propmptTemplateParams") {
             metadata.insert("promptTemplateParams".to_owned(), params);

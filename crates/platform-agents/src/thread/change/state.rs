@@ -218,7 +218,7 @@ names! {
 pub struct StateChange {
     /// The state from then on.
     pub state: ThreadState,
-    /// When.
+    /// When the state began.
     pub timestamp: Timestamp,
     /// Who, when it was somebody.
     #[serde(rename = "userUID", default, skip_serializing_if = "Option::is_none")]
