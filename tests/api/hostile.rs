@@ -635,9 +635,10 @@ async fn an_account_for_which_ten_thousand_runs_wait_is_told_to_come_back_and_no
     let agent = agent(&app, json!({"name": "A"})).await;
     let threads = format!("/agents/{agent}/threads");
     let other = other_account(&db).await;
-    // Nobody in this process carries out their kind.
+    // Nobody takes what stands in a lane that is not there.
     db.run(
-        "INSERT INTO runs (id, account_id, kind, subject, payload) SELECT 'w' || n, a.id, 'none', 'w' || n, '{}' \
+        "INSERT INTO runs (id, account_id, kind, subject, payload, lane) \
+         SELECT 'w' || n, a.id, 'thread', 'w' || n, '{}', 'none' \
          FROM (SELECT account_id AS id FROM agents LIMIT 1) a, generate_series(1, 10000) n",
     )
     .await;
@@ -651,7 +652,7 @@ async fn an_account_for_which_ten_thousand_runs_wait_is_told_to_come_back_and_no
     assert_eq!(app.post("/assistants/default/messages", json!({"message": "Hi"})).await.status, StatusCode::OK);
     let theirs = app.anonymous(Method::POST, "/v1/assistants/default/messages?async=true").bearer_auth(&other);
     assert_eq!(app.send(theirs.json(&json!({"message": "Hi"}))).await.status, StatusCode::OK);
-    db.run("DELETE FROM runs WHERE kind = 'none'").await;
+    db.run("DELETE FROM runs WHERE lane = 'none'").await;
     eventually("it is taken", async || {
         (app.post(&threads, json!({"message": "Hi"})).await.status == StatusCode::CREATED).then_some(())
     })

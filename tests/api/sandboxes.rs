@@ -344,8 +344,17 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
 
 #[tokio::test]
 async fn a_save_outlasts_a_store_that_is_away_and_pieces_that_no_snapshot_names_are_removed() {
-    let objects = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pieces-{}", std::process::id()));
-    let url = format!("file://{}", objects.display());
+    let top = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pieces-{}", std::process::id()));
+    let (objects, link) = (top.join("objects"), top.join("store"));
+    std::fs::create_dir_all(&objects).expect("a directory");
+    std::fs::write(top.join("none"), "a file is no store").expect("written");
+    let leads_to = |target: &str| {
+        let next = top.join("next");
+        std::os::unix::fs::symlink(top.join(target), &next).expect("a link");
+        std::fs::rename(next, &link).expect("put in its place at once");
+    };
+    leads_to("objects");
+    let url = format!("file://{}", link.display());
     let settings = [("PLATFORM_OBJECT_STORE_URL", url.as_str()), ("PLATFORM_SWEEP_INTERVAL", "1s")];
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
     let keeping = json!({"sandboxConfig": {"snapshotEnabled": true}});
@@ -354,16 +363,13 @@ async fn a_save_outlasts_a_store_that_is_away_and_pieces_that_no_snapshot_names_
     let saved = async |path: &str, is_away: bool| {
         let sandbox = started(&app, path, json!({})).await;
         let made = ran(&app, path, &sandbox, "head -c 4000000 /dev/urandom > noise; sha256sum < noise").await;
-        let aside = objects.with_extension("aside");
         if is_away {
-            std::fs::rename(&objects, &aside).expect("put aside");
-            std::fs::write(&objects, "a file is no store").expect("written");
+            leads_to("none");
         }
         assert_eq!(stopped(&app, path, &sandbox, true).await["saving"], true);
         if is_away {
             tokio::time::sleep(Duration::from_millis(1500)).await;
-            std::fs::remove_file(&objects).expect("removed");
-            std::fs::rename(&aside, &objects).expect("put back");
+            leads_to("objects");
         }
         let session = ended(&app, path).await;
         assert_eq!((&session["status"], &session["error"]), (&json!("stopped"), &Value::Null), "{session}");
@@ -378,7 +384,7 @@ async fn a_save_outlasts_a_store_that_is_away_and_pieces_that_no_snapshot_names_
     eventually("what nobody names is gone", async || (bytes_below(&objects) < 5_000_000).then_some(())).await;
     let sandbox = started(&app, &kept, json!({})).await;
     assert_eq!(ran(&app, &kept, &sandbox, "sha256sum < noise").await["stdout"], sum);
-    std::fs::remove_dir_all(objects).expect("removed");
+    std::fs::remove_dir_all(top).expect("removed");
 }
 
 /// Whatever lies in a directory was changed two hours ago.

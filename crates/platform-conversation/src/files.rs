@@ -30,6 +30,9 @@ use crate::{
 /// For all files of a message together (contract 02 §3).
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// For room for them, until others are stored.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Messages whose files are fetched at once.
 const MESSAGES_AT_ONCE: usize = 8;
 
@@ -129,10 +132,10 @@ impl FileFetcher {
 
     /// Reads the files of a message within 30 s, waiting for its turn included; those that no model reads are only
     /// looked at. What type of file each is, is known then (contract 00 §12). `FILE_NOT_FOUND`, `VALIDATION_ERROR` or
-    /// `URL_NOT_ALLOWED` when one cannot be read.
+    /// `URL_NOT_ALLOWED` when one cannot be read, `SERVICE_UNAVAILABLE` when files of other messages take all room.
     pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
         let fetched = async {
-            let _place = self.places.acquire(account).await;
+            let place = self.places.acquire(account).await;
             let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 let kept = match self.files.token_of(&file.download_url) {
@@ -145,18 +148,20 @@ impl FileFetcher {
                 kept.map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))
             });
             let kept = futures_util::future::try_join_all(fetches).await?;
-            let kept: Vec<_> = kept.into_iter().flatten().collect();
-            let size = kept.iter().map(|(_, _, bytes)| bytes.len()).sum();
-            let room = self.memory.hold(account, size).await.map(Arc::new);
-            let mut stored = Vec::with_capacity(kept.len());
-            for (i, media_type, bytes) in kept {
-                let content = self.content(account, &files[i].name, media_type, bytes).await;
-                stored.push(StoredFile { position: position(i), content, _room: room.clone() });
-            }
-            Ok(stored)
+            Ok::<_, Error>((kept.into_iter().flatten().collect::<Vec<_>>(), place))
         };
         let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
-        tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(slow)?
+        let (kept, _place) = tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(slow)??;
+        let size = kept.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let full = |_| Error::unavailable("files of other messages of the account take all the room that there is");
+        let room = tokio::time::timeout(ROOM_TIMEOUT, self.memory.hold(account, size)).await.map_err(full)?;
+        let room = room.map(Arc::new);
+        let mut stored = Vec::with_capacity(kept.len());
+        for (i, media_type, bytes) in kept {
+            let content = self.content(account, &files[i].name, media_type, bytes).await;
+            stored.push(StoredFile { position: position(i), content, _room: room.clone() });
+        }
+        Ok(stored)
     }
 
     /// A file with what it says: models read pictures and some of them PDF; of all other documents the text.

@@ -76,8 +76,7 @@ impl<K: Eq + Hash + Clone> FairSemaphore<K> {
         let count = count.min(self.0.share);
         let waiter = {
             let mut state = self.0.state();
-            if !state.waiting.contains_key(account) && state.may_take(account, count, self.0.share) {
-                state.take(account, count);
+            if state.takes_now(account, count, self.0.share) {
                 return FairPermit { of: Arc::clone(&self.0), account: account.clone(), count };
             }
             let (served, waiter) = oneshot::channel();
@@ -90,6 +89,18 @@ impl<K: Eq + Hash + Clone> FairSemaphore<K> {
         waiter.await.expect("who waits is served, or nobody holds the semaphore any more")
     }
 
+    /// A permit if there is one at once.
+    pub fn try_acquire(&self, account: &K) -> Option<FairPermit<K>> {
+        self.try_acquire_many(account, 1)
+    }
+
+    /// Several, if there are as many at once.
+    pub fn try_acquire_many(&self, account: &K, count: usize) -> Option<FairPermit<K>> {
+        let count = count.min(self.0.share);
+        let takes = self.0.state().takes_now(account, count, self.0.share);
+        takes.then(|| FairPermit { of: Arc::clone(&self.0), account: account.clone(), count })
+    }
+
     /// Permits that nobody holds.
     pub fn free(&self) -> usize {
         self.0.state().free
@@ -98,6 +109,10 @@ impl<K: Eq + Hash + Clone> FairSemaphore<K> {
 
 /// Bytes that one permit of [`FairMemory`] stands for.
 const PIECE: usize = 64 * 1024;
+
+/// There is no room at the moment.
+#[derive(Debug)]
+pub struct NoRoom;
 
 /// Memory that accounts share as they share the permits of a [`FairSemaphore`], in pieces of 64 KiB.
 #[derive(Debug, Clone)]
@@ -116,6 +131,14 @@ impl<K: Eq + Hash + Clone> FairMemory<K> {
             pieces => Some(self.0.acquire_many(account, pieces).await),
         }
     }
+
+    /// The same if there is room at once.
+    pub fn try_hold(&self, account: &K, bytes: usize) -> Result<Option<FairPermit<K>>, NoRoom> {
+        match bytes / PIECE {
+            0 => Ok(None),
+            pieces => self.0.try_acquire_many(account, pieces).map(Some).ok_or(NoRoom),
+        }
+    }
 }
 
 impl<K: Eq + Hash + Clone> Shared<K> {
@@ -129,6 +152,15 @@ impl<K: Eq + Hash + Clone> State<K> {
         let held = self.held.get(account).copied().unwrap_or(0);
         let Some(left) = self.free.checked_sub(count) else { return false };
         held + count <= share && (held == 0 || held + count <= left.saturating_add(1).saturating_mul(OVER_FREE))
+    }
+
+    /// Takes permits for whoever waits for none yet, if there are as many.
+    fn takes_now(&mut self, account: &K, count: usize, share: usize) -> bool {
+        let takes = !self.waiting.contains_key(account) && self.may_take(account, count, share);
+        if takes {
+            self.take(account, count);
+        }
+        takes
     }
 
     fn take(&mut self, account: &K, count: usize) {
@@ -227,6 +259,11 @@ mod tests {
         assert!(first.as_mut().poll(&mut waker).is_ready() && second.as_mut().poll(&mut waker).is_ready());
         drop((all_of_a, of_b, of_c, first, second, other));
         assert_eq!(semaphore.free(), 16);
+        let one = FairSemaphore::new(1, 1);
+        let held = one.try_acquire(&"a").expect("it is free");
+        assert!(one.try_acquire(&"a").is_none() && one.try_acquire(&"b").is_none(), "nobody waits");
+        drop(held);
+        assert!(one.try_acquire(&"a").is_some());
         let unbounded = FairSemaphore::new(0, 0);
         let held: Vec<_> = std::iter::repeat_with(|| now(unbounded.acquire(&"a"))).take(1000).collect();
         assert!(held.iter().all(Option::is_some));

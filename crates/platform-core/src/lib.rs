@@ -38,7 +38,7 @@ pub use caller::{Caller, Credential, Origin, OriginUser, Owner, Session, joined}
 pub use checks::{Checks, FieldLimits, Issue};
 pub use digest::{hex, sha256_hex};
 pub use error::{Code, Error, ErrorKind, Result};
-pub use fair::{FairMemory, FairPermit, FairSemaphore};
+pub use fair::{FairMemory, FairPermit, FairSemaphore, NoRoom};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{
     MOST_NULLS, Object, check_size, check_types, drop_null, heap_bytes, json_length, lower_case, memory_of, misfit,

@@ -8,7 +8,6 @@ use std::{
 };
 
 use actix_web::HttpRequest;
-use futures_util::FutureExt;
 use ipnet::IpNet;
 use platform_core::{
     AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, Result, joined, sha256_hex,
@@ -146,7 +145,7 @@ impl Gate {
 
     /// Room for an answer of so many bytes, until it is read.
     pub(crate) fn answer(&self, whose: &String, bytes: usize) -> Result<Option<FairPermit<String>>> {
-        self.answers.hold(whose, bytes).now_or_never().ok_or_else(|| {
+        self.answers.try_hold(whose, bytes).map_err(|_| {
             let message = "Too many large answers of yours are not read yet; read them first.";
             Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
         })
@@ -154,12 +153,12 @@ impl Gate {
 
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
     pub(crate) fn first(&self, scope: &String) -> Option<FairPermit<String>> {
-        self.once.acquire(scope).now_or_never()
+        self.once.try_acquire(scope)
     }
 
     /// A place for a request that goes on to its end when its client goes; `None` where an account has too many.
     pub(crate) fn unattended(&self, account: &AccountId) -> Option<FairPermit> {
-        self.unattended.acquire(account).now_or_never()
+        self.unattended.try_acquire(account)
     }
 
     /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.
@@ -199,11 +198,11 @@ impl Gate {
         let of_user = match caller.session() {
             Some(_) => {
                 let user = joined([caller.account.as_str(), &caller.principal()]);
-                Some(self.end_users.acquire(&user).now_or_never()?)
+                Some(self.end_users.try_acquire(&user)?)
             }
             None => None,
         };
-        Some(KnownPlace { _of_account: self.known.acquire(&caller.account).now_or_never()?, _of_user: of_user })
+        Some(KnownPlace { _of_account: self.known.try_acquire(&caller.account)?, _of_user: of_user })
     }
 
     /// A place for a body that is still coming; `whose`: account or address.

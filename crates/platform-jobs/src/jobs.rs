@@ -91,8 +91,8 @@ pub struct Jobs {
     slots: Arc<Semaphore>,
     active: Mutex<HashMap<String, Active>>,
     waiting: Notify,
-    /// How many runs of an account wait, for a moment.
-    rooms: moka::sync::Cache<AccountId, Arc<AtomicI64>>,
+    /// How many runs of an account and kind wait, for a moment.
+    rooms: moka::sync::Cache<(AccountId, &'static str), Arc<AtomicI64>>,
     /// The other processes are to look, too.
     announced: Notify,
     running: TaskTracker,
@@ -188,25 +188,27 @@ impl Jobs {
         if self.full(0).iter().any(|full| full == account.as_str()) { None } else { self.slot() }
     }
 
-    /// Accounts that hold three times the places that are free, so that others find one; `taken`: free places that
-    /// are about to be given.
-    /// Refuses one more run of an account than may wait: `RATE_LIMIT_EXCEEDED`.
-    pub async fn check_room(&self, account: &AccountId) -> Result<()> {
-        let waiting = match self.rooms.get(account) {
+    /// Refuses one more run of a kind than may wait for an account: `RATE_LIMIT_EXCEEDED`; `called`: what clients know
+    /// them as.
+    pub async fn check_room(&self, account: &AccountId, kind: &'static str, called: &str) -> Result<()> {
+        let key = (account.clone(), kind);
+        let waiting = match self.rooms.get(&key) {
             Some(waiting) => waiting,
             None => {
-                let waiting = repository::waiting(self.db.read().await?.get(), account, MOST_WAITING).await?;
-                self.rooms.get_with_by_ref(account, || Arc::new(waiting.into()))
+                let mut conn = self.db.fair_conn(account).await?;
+                let waiting = repository::waiting(&mut conn, account, kind, MOST_WAITING).await?;
+                self.rooms.get_with(key, || Arc::new(waiting.into()))
             }
         };
         if waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
             return Ok(());
         }
-        let message =
-            format!("{MOST_WAITING} messages and threads wait already; send more when some of them are done.");
+        let message = format!("{MOST_WAITING} {called} wait already; send more when some of them are done.");
         Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(30))
     }
 
+    /// Accounts that hold three times the places that are free, so that others find one; `taken`: free places that
+    /// are about to be given.
     fn full(&self, taken: usize) -> Vec<String> {
         let free = self.slots.available_permits() + taken;
         if free * 4 > self.config.concurrency {

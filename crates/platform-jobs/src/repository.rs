@@ -455,19 +455,19 @@ pub struct Queue {
     pub oldest_seconds: f64,
 }
 
-/// How many runs of an account wait; no more than `most` are counted, and of what sleeps no more is looked at than that
-/// ten times.
-pub(crate) async fn waiting(conn: &Conn, account: &AccountId, most: i64) -> Result<i64> {
+/// How many runs of a kind wait for an account; no more than `most` are counted, and no more than ten times that are
+/// looked at, of which some sleep.
+pub(crate) async fn waiting(conn: &mut Conn, account: &AccountId, kind: &str, most: i64) -> Result<i64> {
     #[derive(QueryableByName)]
     struct Waiting {
         #[diesel(sql_type = BigInt)]
         waiting: i64,
     }
-    let mut conn = conn;
     let sql = "SELECT count(*) AS waiting FROM (SELECT FROM (\
-            SELECT owner, due FROM runs WHERE account_id = $1 LIMIT $2 * 10) of WHERE owner IS NULL AND due <= now() LIMIT $2) w";
-    let found = diesel::sql_query(sql).bind::<Text, _>(account.as_str()).bind::<BigInt, _>(most);
-    Ok(found.get_result::<Waiting>(&mut conn).await?.waiting)
+            SELECT owner, due FROM runs WHERE account_id = $1 AND kind = $2 LIMIT $3 * 10) of \
+        WHERE owner IS NULL AND due <= now() LIMIT $3) w";
+    let found = diesel::sql_query(sql).bind::<Text, _>(account.as_str()).bind::<Text, _>(kind);
+    Ok(found.bind::<BigInt, _>(most).get_result::<Waiting>(conn).await?.waiting)
 }
 
 /// All runs by kind.

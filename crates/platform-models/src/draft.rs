@@ -1,4 +1,3 @@
-use futures_util::FutureExt;
 use platform_core::{AccountId, FairPermit, FairSemaphore};
 use platform_runtime::{Delta, StopReason, ToolCall, ToolFunction, Usage};
 
@@ -169,8 +168,7 @@ impl Draft {
     fn hold(&mut self, more: usize) -> Result<(), Broken> {
         let Some((_, account, InFlight(blocks))) = &self.bounds else { return Ok(()) };
         while self.permitted < more {
-            let permit = blocks.acquire(account).now_or_never();
-            self.permits.push(permit.ok_or_else(Broken::no_room)?);
+            self.permits.push(blocks.try_acquire(account).ok_or_else(Broken::no_room)?);
             self.permitted += BLOCK;
         }
         self.permitted -= more;

@@ -214,7 +214,11 @@ impl ToolHttp {
         let (url, method) =
             (text("url").unwrap_or_default().to_owned(), text("method").unwrap_or("GET").to_uppercase());
         let mut status = None;
-        let result = self.send_free(account, call, (&method, &url), arguments, &mut status).await;
+        let sent = self.send_free(account, call, (&method, &url), arguments, &mut status);
+        let late = |_| {
+            Err(Failure::new("UPSTREAM_TIMEOUT", format!("The call takes more than {} ms.", call.timeout.as_millis())))
+        };
+        let result = tokio::time::timeout(call.timeout, sent).await.unwrap_or_else(late);
         Called { url, method, status, result }
     }
 

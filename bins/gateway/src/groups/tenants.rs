@@ -84,7 +84,7 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     services.leaving.tenant(account, tenant, None).await?;
     services.tenants.delete(account, tenant).await?;
     // They have ended with it; whoever is remembered is forgotten.
-    services.sessions.revoke_sessions(account, Some(tenant), None).await?;
+    services.sessions.forget_sessions(tenant).await?;
     Answer::deleted("tenant", tenant)
 }
 
@@ -170,7 +170,7 @@ async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer
     services.memory.forget(account, tenant, Some(user)).await?;
     services.leaving.tenant(account, tenant, Some(user)).await?;
     services.tenants.delete_user(account, tenant, user).await?;
-    services.sessions.revoke_sessions(account, Some(tenant), Some(user)).await?;
+    services.sessions.forget_sessions(tenant).await?;
     Answer::deleted("subtenant", user)
 }
 

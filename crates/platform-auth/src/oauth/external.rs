@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jsonwebtoken::{
@@ -10,7 +10,7 @@ use jsonwebtoken::{
     errors::ErrorKind,
     jwk::{Jwk, JwkSet},
 };
-use platform_core::{AccountId, Error, Object, Result, Timestamp, parse};
+use platform_core::{AccountId, Error, Object, Result, Timestamp, millis, parse};
 use platform_egress::{Egress, EgressRules};
 use serde_json::Value;
 
@@ -197,10 +197,12 @@ impl External {
         if let Some(answer) = answer(&known()) {
             return answer;
         }
+        let began = Instant::now();
         let loaded = self.load().await;
+        let failed = Timestamp(now.0 + millis(began.elapsed()));
         let keys = match &loaded {
             Ok(all) => Keys { loaded: now, failed: Timestamp::default(), all: all.clone() },
-            Err(_) => Keys { failed: now, loaded: known().loaded, all: known().all.clone() },
+            Err(_) => Keys { failed, loaded: known().loaded, all: known().all.clone() },
         };
         let found = of(&keys);
         *self.keys.lock().expect("lock") = Arc::new(keys);

@@ -41,6 +41,8 @@ pub trait SessionService: Send + Sync {
         tenant: Option<&str>,
         subtenant: Option<&str>,
     ) -> Result<usize>;
+    /// Forgets whose sessions they were, after those of a tenant ended in another transaction.
+    async fn forget_sessions(&self, tenant: &str) -> Result<()>;
 }
 
 #[async_trait]
@@ -132,6 +134,10 @@ impl SessionService for PgAuthService {
             self.known.changed(tenant).await?;
         }
         Ok(revoked)
+    }
+
+    async fn forget_sessions(&self, tenant: &str) -> Result<()> {
+        self.known.changed(tenant).await
     }
 }
 

@@ -144,7 +144,7 @@ impl Intake {
             }
         }
         if !wait && !is_of_trigger && self.jobs.slot_of(&caller.account).is_none() {
-            self.jobs.check_room(&caller.account).await?;
+            self.jobs.check_room(&caller.account, KIND, "messages").await?;
         }
         let files: Arc<[StoredFile]> = files.into();
         let mut payer = payer_of(caller, &assistant, &item);

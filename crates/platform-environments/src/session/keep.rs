@@ -71,17 +71,16 @@ const SHUT_DOWN: &str = "The server process that had the machine was shut down; 
 
 /// Tries again, for a while, what the database or the object store was not there for, or a save that is under way.
 pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
-    let until = Instant::now() + PATIENCE;
+    let mut until = None;
     loop {
-        match attempt().await {
-            Err(error)
-                if Instant::now() < until
-                    && [Code::SERVICE_UNAVAILABLE, code::SNAPSHOT_SAVE_IN_PROGRESS].contains(&error.code()) =>
-            {
-                tokio::time::sleep(LOOK).await;
-            }
-            outcome => return outcome,
+        let outcome = attempt().await;
+        let code = outcome.as_ref().err().map(Error::code);
+        let passes = [Code::SERVICE_UNAVAILABLE, code::SNAPSHOT_SAVE_IN_PROGRESS].map(Some).contains(&code);
+        // From the first failure: what failed may have taken long until then.
+        if !passes || Instant::now() > *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+            return outcome;
         }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -269,7 +268,8 @@ impl PgEnvironments {
         let snapshot = match snapshot {
             Some(snapshot) => snapshot,
             None => {
-                let snapshot = patiently(|| self.begin_save(live)).await?;
+                let snapshot = self.snapshot_of(live);
+                let snapshot = patiently(|| self.begin(snapshot.clone())).await?;
                 patiently(|| self.leave_lane(live)).await?;
                 snapshot
             }
@@ -322,7 +322,7 @@ impl PgEnvironments {
                 snapshot_id: None,
             });
         }
-        let snapshot = match self.begin_save(live).await {
+        let snapshot = match self.begin(self.snapshot_of(live)).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 live.ending.store(false, Ordering::Release);

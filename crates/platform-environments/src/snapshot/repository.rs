@@ -172,6 +172,12 @@ pub(crate) async fn set_ready(
     Ok(diesel::update(own).set(ready).execute(conn).await? > 0)
 }
 
+/// What has become of a snapshot.
+pub(crate) async fn status(conn: &mut Conn, row: &SnapshotRow) -> Result<Option<String>> {
+    let own = s::table.filter(s::account_id.eq(&row.account_id).and(s::id.eq(&row.id)));
+    Ok(own.select(s::status).first(conn).await.optional()?)
+}
+
 /// It has failed, if it is still its process's to make.
 pub(crate) async fn set_failed(conn: &mut Conn, row: &SnapshotRow, error: &str, now: Timestamp) -> Result<()> {
     let own = s::table.filter(s::account_id.eq(&row.account_id).and(s::id.eq(&row.id)).and(s::owner.eq(&row.owner)));

@@ -145,7 +145,9 @@ async fn begin_in(conn: &mut Conn, mut row: SnapshotRow) -> Result<NewSnapshot> 
     repository::lock_pieces(conn, &account).await?;
     let (environment, tenant) = (&row.environment_id, row.tenant_id.as_deref());
     row.generation = repository::next_generation(conn, &account, environment, tenant).await?;
-    if repository::insert(conn, &row).await? { Ok(row) } else { Err(in_progress()) }
+    // The answer to a first try may have been lost.
+    let is_begun = repository::insert(conn, &row).await? || repository::status(conn, &row).await?.is_some();
+    if is_begun { Ok(row) } else { Err(in_progress()) }
 }
 
 async fn finish_in(
@@ -158,7 +160,9 @@ async fn finish_in(
 ) -> Result<()> {
     repository::lock_pieces(conn, account).await?;
     if !repository::set_ready(conn, account, &snapshot.id, size, pieces).await? {
-        return Err(Error::new(Code::CONFLICT, "its environment was deleted meanwhile"));
+        let is_ready = repository::status(conn, snapshot).await?.as_deref() == Some("ready");
+        let gone = || Error::new(Code::CONFLICT, "its environment was deleted meanwhile");
+        return if is_ready { Ok(()) } else { Err(gone()) };
     }
     repository::make_current(conn, snapshot, now).await?;
     let mut data = json!({"snapshotId": snapshot.id, "environmentId": snapshot.environment_id});
@@ -171,8 +175,8 @@ async fn finish_in(
 }
 
 impl PgEnvironments {
-    /// Notes that a snapshot is being saved. `SNAPSHOT_SAVE_IN_PROGRESS`.
-    async fn begin(&self, row: SnapshotRow) -> Result<NewSnapshot> {
+    /// Notes that a snapshot is being saved, once. `SNAPSHOT_SAVE_IN_PROGRESS`.
+    pub(crate) async fn begin(&self, row: SnapshotRow) -> Result<NewSnapshot> {
         let mut conn = self.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| begin_in(conn, row).await).await
     }
@@ -198,14 +202,13 @@ impl PgEnvironments {
         }
     }
 
-    /// Begins to save a machine.
-    pub(crate) async fn begin_save(&self, live: &Live) -> Result<NewSnapshot> {
+    /// What a machine is to be saved as.
+    pub(crate) fn snapshot_of(&self, live: &Live) -> NewSnapshot {
         let session = &live.session;
         let tenant = Some(session.lane.as_str()).filter(|lane| !lane.is_empty());
         let blank = self.blank(&live.account, &session.environment_id, tenant);
         let (runtime, sandbox) = (session.runtime.clone(), session.sandbox_id.clone());
-        self.begin(SnapshotRow { runtime, memory_mib: session.memory_mib, source_sandbox_id: Some(sandbox), ..blank })
-            .await
+        SnapshotRow { runtime, memory_mib: session.memory_mib, source_sandbox_id: Some(sandbox), ..blank }
     }
 
     /// Saves a machine that has ended. What fails changes nothing but the snapshot itself.
@@ -219,11 +222,12 @@ impl PgEnvironments {
     }
 
     async fn pack(&self, live: &Live, snapshot: &NewSnapshot) -> Result<()> {
-        let (account, now) = (&live.account, self.clock.now());
+        let account = &live.account;
         let known = repository::pieces_near(&mut *self.db.conn().await?, snapshot).await?;
         let known: HashSet<String> = known.iter().flat_map(|pieces| archive::hashes(pieces)).collect();
         let (size, pieces) = archive::save(&self.store, account, &live.machine, known).await?;
         let mut conn = self.db.conn().await?;
+        let now = self.clock.now();
         let finishing =
             conn.transaction::<_, Error, _>(async |conn| finish_in(conn, account, snapshot, size, pieces, now).await);
         finishing.await?;

@@ -7,7 +7,7 @@ use std::{
     fs::{self, DirBuilder, File},
     io::{self, Read, Write},
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, OwnedFd},
         unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
     },
     path::{Path, PathBuf},
@@ -137,26 +137,49 @@ fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>) ->
     late.try_for_each(|(path, mode)| fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode)))
 }
 
-/// Reads what its owner may have closed to themselves: where the platform is not root it is that owner, and opens it
-/// again, by a name that nobody can put in the place of another.
-fn opened<T>(path: &Path, read: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
-    match read(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        outcome => return outcome,
+/// What its owner had closed to themselves, and is open until this is dropped: where the platform is not root it is that
+/// owner.
+#[derive(Default)]
+struct Opened(Vec<(OwnedFd, u32)>);
+
+impl Opened {
+    /// Reads what may be closed; beyond so many it stays open.
+    fn read<T>(&mut self, path: &Path, read: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+        const MOST: usize = 256;
+        match read(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            outcome => return outcome,
+        }
+        let held = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let mode = fs::metadata(by_number(&held))?.mode() & 0o7777;
+        fs::set_permissions(by_number(&held), fs::Permissions::from_mode(mode | 0o700))?;
+        if self.0.len() < MOST {
+            self.0.push((held, mode));
+        }
+        read(path)
     }
-    let held = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    let by_number = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
-    let mode = fs::metadata(&by_number)?.mode();
-    fs::set_permissions(&by_number, fs::Permissions::from_mode(mode & 0o7777 | 0o700))?;
-    read(path)
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        for (held, mode) in &self.0 {
+            let _ = fs::set_permissions(by_number(held), fs::Permissions::from_mode(*mode));
+        }
+    }
+}
+
+/// A name of a file that nobody can put in the place of another.
+fn by_number(file: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Bytes on the disk; what cannot be counted is more than any disk has.
 pub(super) fn used(dir: &Path) -> u64 {
     let mut waiting: Vec<PathBuf> = DIRS.iter().map(|(name, _)| dir.join(name)).collect();
     let (mut bytes, mut entries) = (0_u64, 0_u64);
+    let mut opened = Opened::default();
     while let Some(dir) = waiting.pop() {
-        let found = match opened(&dir, |dir| fs::read_dir(dir)) {
+        let found = match opened.read(&dir, |dir| fs::read_dir(dir)) {
             Ok(found) => found,
             // What goes meanwhile, or becomes something else, does not count.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
@@ -190,6 +213,7 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
     let mut waiting: Vec<PathBuf> = DIRS.iter().rev().map(|(name, _)| PathBuf::from(name)).collect();
     let (mut bytes, mut entries) = (0_u64, 0_u64);
     let mut first_names: HashMap<(u64, u64), PathBuf> = HashMap::new();
+    let mut opened = Opened::default();
     while let Some(name) = waiting.pop() {
         let path = dir.join(&name);
         let found = fs::symlink_metadata(&path)?;
@@ -207,7 +231,7 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
         if found.is_dir() {
             header.set_size(0);
             archive.append_data(&mut header, &name, io::empty())?;
-            let below = opened(&path, |dir| fs::read_dir(dir))?.map(|entry| Ok(name.join(entry?.file_name())));
+            let below = opened.read(&path, |dir| fs::read_dir(dir))?.map(|entry| Ok(name.join(entry?.file_name())));
             let mut below: Vec<PathBuf> = below.collect::<io::Result<_>>()?;
             below.sort_by(|one, other| other.cmp(one));
             waiting.append(&mut below);
@@ -222,7 +246,7 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
             if found.nlink() > 1 {
                 first_names.insert((found.dev(), found.ino()), name.clone());
             }
-            archive.append_data(&mut header, &name, opened(&path, |file| File::open(file))?.take(found.len()))?;
+            archive.append_data(&mut header, &name, opened.read(&path, |file| File::open(file))?.take(found.len()))?;
         }
     }
     Ok(())
@@ -261,13 +285,14 @@ mod tests {
             close(closed.clone());
             let bytes = used(&first);
             assert!((100_000..200_000).contains(&bytes), "{bytes}");
-            close(closed.clone());
+            assert_eq!(mode_of(closed), 0, "closed again");
             let mut archive = Vec::new();
             save(&mut archive, &first, None, 1 << 20).expect("saved");
             prepare(&second, None, Disk::Archive(Box::new(Cursor::new(archive)))).expect("restored");
             let closed = second.join("workspace/closed");
             assert_eq!(mode_of(closed.clone()), 0);
-            let found = opened(&closed, |dir| fs::read_dir(dir)).expect("opened").count();
+            let mut opened = Opened::default();
+            let found = opened.read(&closed, |dir| fs::read_dir(dir)).expect("opened").count();
             assert_eq!((found, mode_of(closed.join("secret"))), (1, 0));
         });
         let outcome = work.join();

@@ -30,7 +30,7 @@ function pairs(value: string): Record_ | undefined {
   if (!path || !rest.length) return undefined;
   const given = rest.join("=").trim();
   // A number or a truth is one, unless it stands in quotes.
-  const meant = /^(-?\d+(\.\d+)?|true|false|"[^"\\]*")$/.test(given) ? JSON.parse(given) : given;
+  const meant = /^(-?(0|[1-9]\d{0,14})(\.\d+)?|true|false|"[^"\\]*")$/.test(given) ? JSON.parse(given) : given;
   return path.split(".").reduceRight<any>((inner, name) => ({ [name.trim()]: inner }), meant);
 }
 

@@ -69,7 +69,7 @@ function Input({ field, id, value, set, about }: { field: Field; id: string; val
       </select>
     );
   }
-  if (/^(password|secret|token|clientSecret|refreshToken)/.test(field.name)) return <input {...common} type="password" autocomplete="new-password" value={value} onInput={onInput} />;
+  if (/^(password|secret)|^(token|clientSecret|refreshToken)$/.test(field.name)) return <input {...common} type="password" autocomplete="new-password" value={value} onInput={onInput} />;
   if (field.kind === "text") {
     return (
       <>

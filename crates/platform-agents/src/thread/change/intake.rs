@@ -15,7 +15,7 @@ use platform_runtime::{Payer, Refusal, Role, Spender};
 use platform_tenants::Visit;
 
 use crate::thread::{
-    Threads,
+    KIND, Threads,
     change::commit::{AfterCommit, Change},
     change::messages::{Arrived, appended},
     change::request::{NewThread, ThreadMessage},
@@ -115,7 +115,7 @@ impl Threads {
         }
         // Events of triggers have waited already, and have a bound of their own.
         if new.trigger.is_none() {
-            self.jobs.check_room(account).await?;
+            self.jobs.check_room(account, KIND, "threads").await?;
         }
         let mut metadata = new.metadata.unwrap_or_default();
         if let Some(params) = metadata.remove("propmptTemplateParams") {
