@@ -460,6 +460,25 @@ async fn what_is_on_a_machine_whose_time_is_over_is_saved_and_a_machine_in_use_g
     assert_eq!(ran(&app, &path, &sandbox, "cat note; test -e noise || echo before").await["stdout"], "kept\nbefore\n");
 }
 
+#[tokio::test]
+async fn a_disk_that_is_far_too_full_ends_its_machine_and_what_was_saved_stays() {
+    let app = app().await;
+    let config = json!({"diskMib": 512, "snapshotEnabled": true, "replaceSnapshotOnStop": true});
+    let (path, _) = environment(&app, json!({"sandboxConfig": config})).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    ran(&app, &path, &sandbox, "echo kept > note").await;
+    stopped(&app, &path, &sandbox, true).await;
+    ended(&app, &path).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    let fill = json!({"sandboxId": sandbox, "command": "fallocate -l 400M a; fallocate -l 400M b; echo more > note; sleep 60"});
+    let filled = app.post(&format!("{path}/sandbox/exec"), fill).await;
+    assert_eq!(filled.body["exitCode"], 137, "{}", filled.body);
+    let session = ended(&app, &path).await;
+    assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("stopped"), &json!("disk-limit")), "{session}");
+    let sandbox = started(&app, &path, json!({})).await;
+    assert_eq!(ran(&app, &path, &sandbox, "cat note; ls").await["stdout"], "kept\nnote\n");
+}
+
 fn bytes_below(dir: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let bytes = entries.flatten().map(|entry| {
