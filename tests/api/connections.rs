@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     access::session,
-    support::{PROGRAM, UNBOUNDED, app, app_with, eventually},
+    support::{PROGRAM, UNBOUNDED, app, app_with, app_with_tools, eventually, tool, tool_server},
 };
 
 async fn connect_from(app: &TestApp, source: &str) -> TcpStream {
@@ -270,6 +270,39 @@ async fn a_list_has_so_many_bytes_and_answers_that_nobody_reads_hold_little() {
     let grown = resident(&app).saturating_sub(held_before) >> 20;
     assert!(grown < 250, "{grown} MiB");
     assert!(asks(&mut connect(&app).await).await);
+}
+
+#[tokio::test]
+async fn who_leaves_the_answers_of_effects_unread_has_no_more_effects_until_they_are_read() {
+    let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
+    let id = tool_server(&app, server.url(), &[tool("big", "/big/900000", &json!({}))]).await;
+    let path = format!("/tool-servers/{id}/tools/big/test");
+    let length = app.post(&path, json!({})).await.body.to_string().len();
+    let fill = (64 << 20) / length;
+    let head = format!("host: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json", app.key());
+    let request = format!("POST /v1{path} HTTP/1.1\r\n{head}\r\ncontent-length: 2\r\n\r\n{{}}");
+    let address = app.url().trim_start_matches("http://").parse().expect("an address");
+    let mut unread = Vec::new();
+    for _ in 0..fill + 20 {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        // What is not read fills the platform's side, not the kernel's: buffers follow the size of segments.
+        socket2::SockRef::from(&socket).set_tcp_mss(536).expect("small segments");
+        socket.set_recv_buffer_size(4096).expect("a small buffer");
+        let mut stream = socket.connect(address).await.expect("connected");
+        stream.write_all(request.as_bytes()).await.expect("written");
+        unread.push(stream);
+    }
+    for stream in &mut unread {
+        stream.readable().await.expect("an answer");
+    }
+    let refused = app.post(&path, json!({})).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED"));
+    assert_eq!(app.get("/assistants").await.status, StatusCode::OK, "what only reads has room of its own");
+    drop(unread);
+    eventually("there is room again", async || {
+        (app.post(&path, json!({})).await.status == StatusCode::OK).then_some(())
+    })
+    .await;
 }
 
 /// Bytes of memory that the process holds.

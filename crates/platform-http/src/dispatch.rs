@@ -248,12 +248,13 @@ async fn handle(
         access::resolve_project(&mut request).await?;
         access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
+        if route.only_reads() {
+            let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
+            return answer.bounded(|bytes| http.gate.answer(&whose, bytes));
+        }
+        http.gate.expects_effect(&whose)?;
         let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
-        answer.bounded(|bytes| match http.gate.answer(&whose, bytes) {
-            // What has happened is told in any case.
-            Err(_) if !route.only_reads() => Ok(None),
-            room => room,
-        })
+        answer.bounded(|bytes| Ok(http.gate.answer_of_effect(&whose, bytes)))
     };
     Handled { outcome: answer.await, identity, allowance }
 }
@@ -285,7 +286,7 @@ async fn refuse(http: &Http, request: &HttpRequest, error: Error) -> Error {
 async fn run(route: &Route, mut request: Request) -> Result<Answer> {
     let Some(once) = request.once.clone() else { return (route.handler)(request).await };
     let http = Arc::clone(&request.http);
-    let account = request.caller()?.account.clone();
+    let account = request.account()?.clone();
     let replay = async || match once.find(&http.db).await? {
         None => Ok(None),
         Some(Stored::Answer { status, body }) => {

@@ -10,7 +10,8 @@ use std::{
 use actix_web::HttpRequest;
 use ipnet::IpNet;
 use platform_core::{
-    AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, Result, joined, sha256_hex,
+    AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, MOST_LISTED, Result, joined,
+    sha256_hex,
 };
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
@@ -32,9 +33,9 @@ const BODY_MEMORY: (usize, usize) = (128 << 20, 64 << 20);
 const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
-/// Wrong passwords from one address, and for one name: so many at once, then so many a minute.
-const WRONG_FROM_ADDRESS: Rate = Rate { count: 2, minutes: 1, burst: 30 };
-const WRONG_FOR_NAME: Rate = Rate { count: 1, minutes: 1, burst: 10 };
+/// Wrong passwords from one address, and for one name: so many at once, then as many in a quarter of an hour.
+const WRONG_FROM_ADDRESS: Rate = Rate { count: 30, minutes: 15, burst: 30 };
+const WRONG_FOR_NAME: Rate = Rate { count: 10, minutes: 15, burst: 10 };
 /// Applications that make themselves known from one address.
 const REGISTRATIONS: Rate = Rate { count: 20, minutes: 60, burst: 20 };
 /// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
@@ -88,6 +89,8 @@ pub struct Gate {
     memory: FairMemory<String>,
     uploads: FairSemaphore<String>,
     answers: FairMemory<String>,
+    /// The same for what changed something: that is told in any case.
+    answers_of_effects: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
     unattended: FairSemaphore<AccountId>,
@@ -137,6 +140,7 @@ impl Gate {
             memory: FairMemory::new(BODY_MEMORY.0, BODY_MEMORY.1),
             uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
             answers: FairMemory::new(ANSWERS.0, ANSWERS.1),
+            answers_of_effects: FairMemory::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
             unattended: FairSemaphore::new(UNATTENDED.0, UNATTENDED.1),
             new_keys: Mutex::default(),
@@ -145,10 +149,17 @@ impl Gate {
 
     /// Room for an answer of so many bytes, until it is read.
     pub(crate) fn answer(&self, whose: &String, bytes: usize) -> Result<Option<FairPermit<String>>> {
-        self.answers.try_hold(whose, bytes).map_err(|_| {
-            let message = "Too many large answers of yours are not read yet; read them first.";
-            Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
-        })
+        self.answers.try_hold(whose, bytes).map_err(|_| unread())
+    }
+
+    /// The same for the answer of an effect, which has no room at worst.
+    pub(crate) fn answer_of_effect(&self, whose: &String, bytes: usize) -> Option<FairPermit<String>> {
+        self.answers_of_effects.try_hold(whose, bytes).ok().flatten()
+    }
+
+    /// Refuses an effect to whoever reads so little of what earlier ones answer that a large answer has no room.
+    pub(crate) fn expects_effect(&self, whose: &String) -> Result<()> {
+        self.answers_of_effects.try_hold(whose, MOST_LISTED).map(drop).map_err(|_| unread())
     }
 
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
@@ -316,7 +327,7 @@ impl Gate {
     async fn try_log_in(&self, tried: &mut LogIn, bucket: String, rate: Rate) -> Result<()> {
         match self.limits.take(&bucket, rate).await {
             Some(refused) if !refused.allowed => {
-                let message = "Too many tries to log in failed; wait a minute.";
+                let message = "Too many tries to log in failed; wait a few minutes.";
                 Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
             }
             _ => {
@@ -385,6 +396,11 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
         address @ IpAddr::V4(_) => address,
     }
+}
+
+fn unread() -> Error {
+    let message = "Too many large answers of yours are not read yet; read them first.";
+    Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
 }
 
 fn too_many_bodies() -> Error {

@@ -24,7 +24,7 @@
 //! # Ok(()) }
 //!
 //! async fn get(labels: Arc<Labels>, request: Request) -> Result<Answer> {
-//!     Answer::ok(&labels.get(&request.caller()?.account, request.path("labelId")).await?)
+//!     Answer::ok(&labels.get(request.account()?, request.path("labelId")).await?)
 //! }
 //! ```
 

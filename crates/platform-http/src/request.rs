@@ -10,8 +10,8 @@ use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
-    Caller, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict, check_size,
-    drop_null, memory_of, misfit, run_sized,
+    AccountId, Caller, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict,
+    check_size, drop_null, memory_of, misfit, run_sized,
 };
 use platform_db::{Db, Idempotency};
 use serde::{
@@ -79,6 +79,11 @@ impl Request {
     pub fn caller(&self) -> Result<&Caller> {
         let identity = self.identity.as_ref().ok_or_else(|| Error::internal("a public route asked for its caller"))?;
         Ok(&identity.caller)
+    }
+
+    /// The account of who calls; only on routes that want a credential.
+    pub fn account(&self) -> Result<&AccountId> {
+        Ok(&self.caller()?.account)
     }
 
     /// The session that calls, if one does.

@@ -54,7 +54,7 @@ fn group(services: Arc<Services>) -> Group {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (page, filter, account) = (request.page()?, request.query()?, &request.caller()?.account);
+    let (page, filter, account) = (request.page()?, request.query()?, request.account()?);
     let filter = AgentFilter { within: request.within().await?, ..filter };
     Answer::ok(&services.agents.list(account, &filter, page).await?)
 }
@@ -79,7 +79,7 @@ pub(crate) struct KnownAgent {
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     let agent = services.agents.get(account, id).await?;
     if let Some(session) = request.session() {
         if !services.threads.is_known_to(account, id, session).await? {
@@ -93,7 +93,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     let agent = services.agents.update(account, id, request.patch().await?, &request.if_match()?).await?;
     Ok(Answer::ok(&agent)?.etag(agent.version))
 }
@@ -107,28 +107,28 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     Answer::ok(&services.agents.evaluation_config(account, id).await?)
 }
 
 async fn update_evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     let (patch, expected) = (request.patch().await?, request.if_match()?);
     Answer::ok(&services.agents.update_evaluation_config(account, id, patch, &expected).await?)
 }
 
 async fn daily_costs(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     Answer::ok(&services.agents.daily_costs(account, id, request.query()?).await?)
 }
 
 async fn monthly_costs(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     Answer::ok(&services.agents.monthly_costs(account, id, request.query()?).await?)
 }
 
 async fn cost_summary(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, id) = (request.account()?, &request.id("agentId"));
     Answer::ok(&services.agents.cost_summary(account, id).await?)
 }
 

@@ -83,7 +83,7 @@ async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<
     if include_presets == Some(true) && request.session().is_some() {
         return Err(Error::new(platform_chat::code::PRESETS_FORBIDDEN, "Sessions cannot read system prompts."));
     }
-    let (assistants, account) = (&assistants, &request.caller()?.account);
+    let (assistants, account) = (&assistants, request.account()?);
     let assistant = assistants.get(account, request.path("identifier")).await?;
     let assistant = assistants.describe(account, Assistant::clone(&assistant)).await?;
     let version = assistant.version;
@@ -92,14 +92,14 @@ async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<
 }
 
 async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
-    let (account, identifier) = (&request.caller()?.account, request.path("identifier"));
+    let (account, identifier) = (request.account()?, request.path("identifier"));
     let assistant = assistants.update(account, identifier, request.patch().await?, &request.if_match()?).await?;
     Ok(Answer::ok(&assistant)?.etag(assistant.version))
 }
 
 async fn delete(assistants: Arc<dyn AssistantService>, with_them: Arc<Followers>, request: Request) -> Result<Answer> {
     let identifier = request.path("identifier");
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     let id = assistants.delete(account, identifier, &request.if_match()?).await?;
     with_them.memory.forget_assistant(account, &id).await?;
     with_them.triggers.end_of(account, ("assistant", &id)).await?;

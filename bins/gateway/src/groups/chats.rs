@@ -127,7 +127,7 @@ async fn replay(services: Arc<Services>, account: AccountId, run: String) -> Res
 }
 
 fn chat(request: &Request) -> Result<(&AccountId, &str, Id<Chat>)> {
-    Ok((&request.caller()?.account, request.path("identifier"), request.id("chatUid")))
+    Ok((request.account()?, request.path("identifier"), request.id("chatUid")))
 }
 
 async fn send(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -147,7 +147,7 @@ async fn send(services: Arc<Services>, request: Request) -> Result<Answer> {
 /// The assistants that a session is limited to.
 async fn among(services: &Services, request: &Request) -> Result<Option<Vec<String>>> {
     let Some(listed) = request.session().and_then(|session| session.assistants.as_ref()) else { return Ok(None) };
-    let (assistants, account) = (&services.assistants, &request.caller()?.account);
+    let (assistants, account) = (&services.assistants, request.account()?);
     let identifiers = listed.iter().map(|assistant| assistants.identifier(account, assistant));
     Ok(Some(futures_util::future::try_join_all(identifiers).await?))
 }

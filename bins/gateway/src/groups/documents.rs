@@ -66,7 +66,7 @@ fn group(services: Arc<PgKnowledge>, most_bytes: usize) -> Group {
 /// Refuses a folder into whose project the caller may put nothing.
 pub(super) async fn admit(knowledge: &PgKnowledge, request: &Request, folder: Option<&str>) -> Result<()> {
     let Some(folder) = folder else { return Ok(()) };
-    let folder = FolderService::get(knowledge, &request.caller()?.account, &Id::named(folder)).await?;
+    let folder = FolderService::get(knowledge, request.account()?, &Id::named(folder)).await?;
     match &folder.settings.project_id {
         Some(project) => request.reach().await?.admits(project),
         None => Ok(()),
@@ -88,7 +88,7 @@ async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let mut filter: DocumentFilter = request.query()?;
     filter.check()?;
     filter.within = request.within().await?;
-    let (account, page) = (&request.caller()?.account, request.page()?);
+    let (account, page) = (request.account()?, request.page()?);
     Answer::ok(&DocumentService::list(&*knowledge, account, &filter, page).await?)
 }
 
@@ -157,7 +157,7 @@ async fn upload(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let document = DocumentService::get(&*knowledge, &request.caller()?.account, &request.id("id")).await?;
+    let document = DocumentService::get(&*knowledge, request.account()?, &request.id("id")).await?;
     Ok(Answer::ok(&document)?.etag(document.version))
 }
 
@@ -177,7 +177,7 @@ struct DryRun {
 }
 
 async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("id"));
+    let (account, id) = (request.account()?, &request.id("id"));
     let DryRun { dry_run } = request.query()?;
     let expected = request.if_match()?;
     let within = request.reach().await?.editable();
@@ -212,11 +212,11 @@ async fn visible(request: &Request, mut used: UsedBy) -> Result<UsedBy> {
 }
 
 async fn versions(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    Answer::ok(&knowledge.versions(&request.caller()?.account, &request.id("id")).await?)
+    Answer::ok(&knowledge.versions(request.account()?, &request.id("id")).await?)
 }
 
 async fn version(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, version) = (&request.caller()?.account, request.path("version"));
+    let (account, version) = (request.account()?, request.path("version"));
     Answer::ok(&knowledge.version(account, &request.id("id"), version).await?)
 }
 
@@ -228,11 +228,11 @@ async fn revert(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 
 async fn parts(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let within = request.within().await?;
-    Answer::ok(&knowledge.parts(&request.caller()?.account, &request.id("id"), within.as_deref()).await?)
+    Answer::ok(&knowledge.parts(request.account()?, &request.id("id"), within.as_deref()).await?)
 }
 
 async fn usage(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let used = knowledge.usage(&request.caller()?.account, &request.id("id")).await?;
+    let used = knowledge.usage(request.account()?, &request.id("id")).await?;
     Answer::ok(&visible(&request, used).await?)
 }
 
@@ -246,7 +246,7 @@ struct GraphQuery {
 async fn graph(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let GraphQuery { project_id } = request.query()?;
     let filter = DocumentFilter { project_id, within: request.within().await?, ..DocumentFilter::default() };
-    Answer::ok(&knowledge.graph(&request.caller()?.account, &filter).await?)
+    Answer::ok(&knowledge.graph(request.account()?, &filter).await?)
 }
 
 async fn attach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
@@ -258,18 +258,18 @@ async fn detach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) -> Result<Answer> {
-    let (account, to): (_, Attachment) = (&request.caller()?.account, request.body().await?);
+    let (account, to): (_, Attachment) = (request.account()?, request.body().await?);
     admit_target(request, &to).await?;
     Answer::ok(&DocumentService::attach(knowledge, account, &request.id("id"), to, attach).await?)
 }
 
 async fn reindex(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let document = knowledge.reindex(&request.caller()?.account, &request.id("id")).await?;
+    let document = knowledge.reindex(request.account()?, &request.id("id")).await?;
     Ok(Answer::json(202, &document)?.etag(document.version))
 }
 
 async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, which): (_, Reindex) = (&request.caller()?.account, request.body().await?);
+    let (account, which): (_, Reindex) = (request.account()?, request.body().await?);
     if let Some(folder) = &which.folder_id {
         request.check_change(FOLDER, folder).await?;
     }
@@ -278,12 +278,12 @@ async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<An
 }
 
 async fn chunks(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, page) = (&request.caller()?.account, request.page()?);
+    let (account, page) = (request.account()?, request.page()?);
     Answer::ok(&knowledge.chunks(account, &request.id("id"), page).await?)
 }
 
 async fn search(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, mut query): (_, SearchQuery) = (&request.caller()?.account, request.body().await?);
+    let (account, mut query): (_, SearchQuery) = (request.account()?, request.body().await?);
     query.mode = query.mode.map(|mode| mode.to_ascii_lowercase());
     Answer::ok(&knowledge.search(account, query, request.within().await?).await?)
 }

@@ -141,7 +141,7 @@ fn environment(request: &Request) -> Id<Environment> {
 async fn entity<'r>(environments: &PgEnvironments, request: &'r Request) -> Result<(EntityKind, &'r str)> {
     let id = request.path("entityId");
     let Some(kind) = EntityKind::parse(request.path("entityType")) else {
-        environments.get(&request.caller()?.account, &environment(request)).await?;
+        environments.get(request.account()?, &environment(request)).await?;
         return Err(Error::new(Code::NOT_FOUND, "entityType is agent or assistant."));
     };
     request.check_change(if kind == EntityKind::Agent { AGENT } else { ASSISTANT }, id).await?;
@@ -151,23 +151,23 @@ async fn entity<'r>(environments: &PgEnvironments, request: &'r Request) -> Resu
 async fn list(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (filter, page): (EnvironmentFilter, _) = (request.query()?, request.page()?);
     let filter = EnvironmentFilter { within: request.within().await?, ..filter };
-    Answer::ok(&EnvironmentService::list(&*environments, &request.caller()?.account, &filter, page).await?)
+    Answer::ok(&EnvironmentService::list(&*environments, request.account()?, &filter, page).await?)
 }
 
 async fn create(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let settings: EnvironmentSettings = request.body().await?;
-    let made = environments.create(&request.caller()?.account, settings, request.once.as_ref()).await?;
+    let made = environments.create(request.account()?, settings, request.once.as_ref()).await?;
     Ok(Answer::created(&made)?.etag(made.version))
 }
 
 async fn get(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let found = environments.get(&request.caller()?.account, &environment(&request)).await?;
+    let found = environments.get(request.account()?, &environment(&request)).await?;
     Ok(Answer::ok(&found)?.etag(found.version))
 }
 
 async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
-    let (account, id, patch) = (&request.caller()?.account, &environment(&request), request.patch().await?);
+    let (account, id, patch) = (request.account()?, &environment(&request), request.patch().await?);
     let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
     Ok(Answer::ok(&changed)?.etag(changed.version))
 }
@@ -175,16 +175,16 @@ async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<A
 async fn delete(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let force = request.query::<Forces>()?.force.unwrap_or(false);
     let id = &environment(&request);
-    environments.delete(&request.caller()?.account, id, force, &request.if_match()?).await?;
+    environments.delete(request.account()?, id, force, &request.if_match()?).await?;
     Answer::deleted("environment", id)
 }
 
 async fn clis(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.clis(&request.caller()?.account, &environment(&request)).await?)
+    Answer::ok(&environments.clis(request.account()?, &environment(&request)).await?)
 }
 
 async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let mut connected = environments.connections(&request.caller()?.account, &environment(&request)).await?;
+    let mut connected = environments.connections(request.account()?, &environment(&request)).await?;
     let mut hidden = Vec::new();
     let agents = connected.agents.iter().map(|of| (AGENT, &of.id));
     for (kind, id) in agents.chain(connected.assistants.iter().map(|of| (ASSISTANT, &of.id))) {
@@ -200,12 +200,12 @@ async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Res
 async fn connect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let variables: ConnectionVariables = request.body().await?;
     let entity = entity(&environments, &request).await?;
-    Answer::ok(&environments.connect(&request.caller()?.account, &environment(&request), entity, variables).await?)
+    Answer::ok(&environments.connect(request.account()?, &environment(&request), entity, variables).await?)
 }
 
 async fn disconnect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let entity = entity(&environments, &request).await?;
-    environments.disconnect(&request.caller()?.account, &environment(&request), entity).await?;
+    environments.disconnect(request.account()?, &environment(&request), entity).await?;
     Answer::ok(&json!({"success": true}))
 }
 
@@ -216,7 +216,7 @@ async fn start(environments: Arc<PgEnvironments>, request: Request) -> Result<An
 
 async fn status(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let WhoseSandbox { tenant_id } = request.query()?;
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     Answer::ok(&environments.status(account, &environment(&request), tenant_id.as_deref()).await?)
 }
 
@@ -283,63 +283,63 @@ fn event(piece: &OutputPiece) -> (&'static str, Value) {
 
 async fn stop(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let stop: StopSandbox = request.body().await?;
-    Answer::ok(&environments.stop(&request.caller()?.account, &environment(&request), stop).await?)
+    Answer::ok(&environments.stop(request.account()?, &environment(&request), stop).await?)
 }
 
 async fn list_files(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let list: ListFiles = request.body().await?;
-    Answer::ok(&environments.list_files(&request.caller()?.account, &environment(&request), list).await?)
+    Answer::ok(&environments.list_files(request.account()?, &environment(&request), list).await?)
 }
 
 async fn read_file(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let read: ReadFile = request.body().await?;
-    Answer::ok(&environments.read_file(&request.caller()?.account, &environment(&request), read).await?)
+    Answer::ok(&environments.read_file(request.account()?, &environment(&request), read).await?)
 }
 
 async fn write_file(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let write: WriteFile = request.body().await?;
-    Answer::ok(&environments.write_file(&request.caller()?.account, &environment(&request), write).await?)
+    Answer::ok(&environments.write_file(request.account()?, &environment(&request), write).await?)
 }
 
 async fn sessions(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (filter, page): (SessionFilter, _) = (request.query()?, request.page()?);
-    Answer::ok(&environments.sessions(&request.caller()?.account, &environment(&request), &filter, page).await?)
+    Answer::ok(&environments.sessions(request.account()?, &environment(&request), &filter, page).await?)
 }
 
 async fn last_session(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.session(&request.caller()?.account, &environment(&request), None).await?)
+    Answer::ok(&environments.session(request.account()?, &environment(&request), None).await?)
 }
 
 async fn session(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let session = Some(&request.id("sessionId"));
-    Answer::ok(&environments.session(&request.caller()?.account, &environment(&request), session).await?)
+    Answer::ok(&environments.session(request.account()?, &environment(&request), session).await?)
 }
 
 async fn initialize(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::json(202, &environments.initialize(&request.caller()?.account, &environment(&request)).await?)
+    Answer::json(202, &environments.initialize(request.account()?, &environment(&request)).await?)
 }
 
 async fn rollback(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let WhoseSandbox { tenant_id } = request.body().await?;
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     Answer::ok(&environments.rollback(account, &environment(&request), tenant_id.as_deref()).await?)
 }
 
 async fn snapshots(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.snapshots(&request.caller()?.account, &environment(&request)).await?)
+    Answer::ok(&environments.snapshots(request.account()?, &environment(&request)).await?)
 }
 
 async fn of_tenants(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.of_tenants(&request.caller()?.account, &environment(&request)).await?)
+    Answer::ok(&environments.of_tenants(request.account()?, &environment(&request)).await?)
 }
 
 async fn initialize_tenant(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
+    let (account, tenant) = (request.account()?, request.path("tenantId"));
     Answer::json(202, &environments.initialize_tenant(account, &environment(&request), tenant).await?)
 }
 
 async fn delete_tenant(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
+    let (account, tenant) = (request.account()?, request.path("tenantId"));
     environments.delete_tenant(account, &environment(&request), tenant).await?;
     Answer::deleted("snapshot", tenant)
 }

@@ -84,7 +84,7 @@ struct Lifetime {
 }
 
 async fn upload(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
-    let (account, part) = (&request.caller()?.account, request.file("file")?);
+    let (account, part) = (request.account()?, request.file("file")?);
     let (of_form, of_query): (Lifetime, Lifetime) = (request.form().await?, request.query()?);
     let ttl_seconds = of_form.ttl_seconds.or(of_query.ttl_seconds);
     let owner = request.session().map_or_else(Owner::default, |session| Owner {
@@ -97,18 +97,18 @@ async fn upload(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
 }
 
 async fn list(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
-    let (account, mut filter): (_, FileFilter) = (&request.caller()?.account, request.query()?);
+    let (account, mut filter): (_, FileFilter) = (request.account()?, request.query()?);
     filter.check()?;
     filter.with_kept = request.reach().await?.is_whole();
     Answer::ok(&files.list(account, &filter, request.page()?).await?)
 }
 
 async fn get(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
-    Answer::ok(&files.get(&request.caller()?.account, &request.id("fileId")).await?)
+    Answer::ok(&files.get(request.account()?, &request.id("fileId")).await?)
 }
 
 async fn delete(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("fileId"));
+    let (account, id) = (request.account()?, &request.id("fileId"));
     files.delete(account, id).await?;
     Answer::deleted("file", id)
 }

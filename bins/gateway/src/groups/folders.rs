@@ -42,21 +42,21 @@ fn group(services: Arc<PgKnowledge>) -> Group {
 async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let mut filter: FolderFilter = request.query()?;
     filter.within = request.within().await?;
-    Answer::ok(&FolderService::list(&*knowledge, &request.caller()?.account, &filter).await?)
+    Answer::ok(&FolderService::list(&*knowledge, request.account()?, &filter).await?)
 }
 
 async fn create(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, new): (_, FolderSettings) = (&request.caller()?.account, request.body().await?);
+    let (account, new): (_, FolderSettings) = (request.account()?, request.body().await?);
     admit(&knowledge, &request, new.parent_folder_id.as_deref()).await?;
     Answer::created(&FolderService::create(&*knowledge, account, new, request.once.as_ref()).await?)
 }
 
 async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    Answer::ok(&FolderService::get(&*knowledge, &request.caller()?.account, &request.id("id")).await?)
+    Answer::ok(&FolderService::get(&*knowledge, request.account()?, &request.id("id")).await?)
 }
 
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, patch): (_, Object) = (&request.caller()?.account, request.patch().await?);
+    let (account, patch): (_, Object) = (request.account()?, request.patch().await?);
     admit(&knowledge, &request, patch.get("parentFolderId").and_then(|folder| folder.as_str())).await?;
     Answer::ok(&FolderService::update(&*knowledge, account, &request.id("id"), patch).await?)
 }
@@ -69,7 +69,7 @@ struct WithDocuments {
 }
 
 async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("id"));
+    let (account, id) = (request.account()?, &request.id("id"));
     let WithDocuments { delete_documents } = request.query()?;
     let within = request.reach().await?.editable();
     FolderService::delete(&*knowledge, account, id, within.as_deref(), delete_documents == Some(true)).await?;
@@ -85,7 +85,7 @@ async fn detach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) -> Result<Answer> {
-    let (account, to): (_, Attachment) = (&request.caller()?.account, request.body().await?);
+    let (account, to): (_, Attachment) = (request.account()?, request.body().await?);
     admit_target(request, &to).await?;
     Answer::ok(&FolderService::attach(knowledge, account, &request.id("id"), to, attach).await?)
 }

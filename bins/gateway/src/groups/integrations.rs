@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::header::ORIGIN;
 use platform_access::Kind;
 use platform_auth::{ClientService, PgAuthService};
-use platform_core::{AccountId, Id, Owner, Page, Result};
+use platform_core::{Id, Owner, Page, Result};
 use platform_http::{Answer, Group, List, OpenTo, Request, key};
 use platform_integrations::{
     APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, NewConnection, PgIntegrations,
@@ -127,10 +127,6 @@ pub(crate) fn listed(
     Ok(Listed { search, category, limit: usize::try_from(limit).unwrap_or(0), cursor })
 }
 
-fn account(request: &Request) -> Result<&AccountId> {
-    Ok(&request.caller()?.account)
-}
-
 /// The tools of a server of an app, as its own address and that of tool servers show them.
 pub(crate) async fn shown_tools(
     integrations: &dyn IntegrationService,
@@ -139,16 +135,16 @@ pub(crate) async fn shown_tools(
 ) -> Result<Answer> {
     let AppToolsQuery { available, search, cursor, .. } = request.query()?;
     let listed = listed(request, (search, None), cursor)?;
-    Answer::ok(&integrations.tools(account(request)?, &Id::named(server), available.unwrap_or(false), &listed).await?)
+    Answer::ok(&integrations.tools(request.account()?, &Id::named(server), available.unwrap_or(false), &listed).await?)
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let CatalogQuery { search, category, cursor, .. } = request.query()?;
-    Answer::ok(&services.integrations.apps(account(&request)?, &listed(&request, (search, category), cursor)?)?)
+    Answer::ok(&services.integrations.apps(request.account()?, &listed(&request, (search, category), cursor)?)?)
 }
 
 async fn connected(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let servers = services.integrations.connected(account(&request)?, request.within().await?).await?;
+    let servers = services.integrations.connected(request.account()?, request.within().await?).await?;
     let mut list = List::of(servers.len());
     for server in &servers {
         if !list.push(server)? {
@@ -172,7 +168,7 @@ pub(crate) async fn origins(clients: &dyn ClientService, request: &Request, retu
     let mut origins: Vec<String> = asks.into_iter().collect();
     if return_to {
         let page = Page { limit: 100, offset: 0 };
-        let known = clients.list_clients(account(request)?, page).await?;
+        let known = clients.list_clients(request.account()?, page).await?;
         origins.extend(known.items.iter().flat_map(|client| &client.redirect_uris).filter_map(|uri| origin_of(uri)));
     }
     Ok(origins)
@@ -190,7 +186,7 @@ async fn connect(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn status(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.integrations.status(account(&request)?, request.path("app")).await?)
+    Answer::ok(&services.integrations.status(request.account()?, request.path("app")).await?)
 }
 
 async fn callback(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -203,18 +199,18 @@ async fn callback(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer> {
     let id = &request.id("connectionId");
-    services.integrations.disconnect(account(&request)?, id).await?;
+    services.integrations.disconnect(request.account()?, id).await?;
     Answer::deleted("connection", id)
 }
 
 async fn create_server(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (app, once) = (request.path("app"), request.once.as_ref());
-    let server = services.integrations.create_server(account(&request)?, app, request.body().await?, once).await?;
+    let server = services.integrations.create_server(request.account()?, app, request.body().await?, once).await?;
     Ok(Answer::created(&server)?.etag(server.version))
 }
 
 async fn delete_server(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (account(&request)?, &request.id("id"));
+    let (account, id) = (request.account()?, &request.id("id"));
     request.query::<DeleteQuery>()?;
     services.integrations.tools(account, id, false, &Listed { limit: 1, ..Listed::default() }).await?;
     delete_unused(&*services.tool_servers, &request, account, id).await?;
@@ -227,19 +223,19 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn expose(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (change, expected) = (request.body().await?, request.if_match()?);
-    Answer::ok(&services.integrations.expose(account(&request)?, &request.id("id"), change, &expected).await?)
+    Answer::ok(&services.integrations.expose(request.account()?, &request.id("id"), change, &expected).await?)
 }
 
 async fn test(services: Arc<Services>, request: Request) -> Result<Answer> {
     let TestRequest { parameters } = request.body().await?;
     let (id, tool) = (&request.id("id"), request.path("tool"));
-    Answer::ok(&services.integrations.test(account(&request)?, id, tool, parameters).await?)
+    Answer::ok(&services.integrations.test(request.account()?, id, tool, parameters).await?)
 }
 
 async fn event_types(services: Arc<Services>, request: Request) -> Result<Answer> {
     let CatalogQuery { search, cursor, .. } = request.query()?;
     let listed = listed(&request, (search, None), cursor)?;
-    Answer::ok(&services.integrations.event_types(account(&request)?, request.path("app"), &listed)?)
+    Answer::ok(&services.integrations.event_types(request.account()?, request.path("app"), &listed)?)
 }
 
 async fn event_type(services: Arc<Services>, request: Request) -> Result<Answer> {

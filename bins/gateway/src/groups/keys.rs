@@ -100,7 +100,7 @@ async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 
 async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
     let id = &request.id("id");
-    let followers = services.leaving.key(&request.caller()?.account, id);
+    let followers = services.leaving.key(request.account()?, id);
     with_followers(services.keys.delete_key(&bound(&request).await?, id).await, followers).await?;
     Answer::deleted("API key", id)
 }

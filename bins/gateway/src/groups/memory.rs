@@ -84,7 +84,7 @@ async fn bucket(services: &Services, request: &Request, whose: Whose) -> Result<
     let mut checks = Checks::default();
     checks.tenants(Some(&tenant), subtenant.as_deref());
     checks.finish()?;
-    let assistant = services.assistants.get(&request.caller()?.account, request.path("identifier")).await?;
+    let assistant = services.assistants.get(request.account()?, request.path("identifier")).await?;
     let memory = &assistant.settings().core_memory;
     Ok(memory.enabled.then(|| memory.bucket(&assistant.id, &tenant, subtenant.as_deref())))
 }
@@ -103,14 +103,14 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
     let WhoseEntries { tenant_id, subtenant_id, include_archived } = request.query()?;
     let bucket = bucket(&services, &request, Whose { tenant_id, subtenant_id }).await?;
     let archived = include_archived.unwrap_or(false);
-    Answer::ok(&services.memory.get(&request.caller()?.account, bucket.as_ref(), archived).await?)
+    Answer::ok(&services.memory.get(request.account()?, bucket.as_ref(), archived).await?)
 }
 
 async fn add(services: Arc<Services>, request: Request) -> Result<Answer> {
     let new: NewEntry = request.body().await?;
     services.memory.check(request.patch().await?)?;
     let bucket = open(&services, &request, request.query()?).await?;
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    let (account, once) = (request.account()?, request.once.as_ref());
     let added = services.memory.add(account, &bucket, new, source(&request), once).await?;
     if added.deduped { Answer::ok(&added) } else { Answer::created(&added) }
 }
@@ -118,7 +118,7 @@ async fn add(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn export(services: Arc<Services>, request: Request) -> Result<Answer> {
     let WhoseExport { tenant_id, subtenant_id, format } = request.query()?;
     let bucket = bucket(&services, &request, Whose { tenant_id, subtenant_id }).await?;
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     match format.as_deref().unwrap_or("json").to_ascii_lowercase().as_str() {
         "json" => Answer::ok(&services.memory.get(account, bucket.as_ref(), true).await?),
         "markdown" => {
@@ -134,13 +134,13 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_types::<EntryPatch>(&patch)?;
     services.memory.check(patch.clone())?;
     let bucket = open(&services, &request, request.query()?).await?;
-    let (account, id) = (&request.caller()?.account, &request.id("entryId"));
+    let (account, id) = (request.account()?, &request.id("entryId"));
     Answer::ok(&services.memory.update(account, &bucket, id, patch, source(&request)).await?)
 }
 
 async fn remove(services: Arc<Services>, request: Request) -> Result<Answer> {
     let bucket = open(&services, &request, request.query()?).await?;
-    let (account, id) = (&request.caller()?.account, &request.id("entryId"));
+    let (account, id) = (request.account()?, &request.id("entryId"));
     Answer::ok(&services.memory.remove(account, &bucket, id, source(&request)).await?)
 }
 

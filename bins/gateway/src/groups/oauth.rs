@@ -339,7 +339,7 @@ async fn revoke(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
 async fn introspect(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
     let fields = fields(&request)?;
     let token = fields.get("token").map(String::as_str).unwrap_or_default();
-    Answer::ok(&oauth.introspect(&request.caller()?.account, token).await?)
+    Answer::ok(&oauth.introspect(request.account()?, token).await?)
 }
 
 async fn jwks(oauth: Arc<dyn OAuthService>, _: Request) -> Result<Answer> {
@@ -359,51 +359,51 @@ async fn resource_below(oauth: Arc<dyn OAuthService>, request: Request) -> Resul
 }
 
 async fn create_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    let (account, once) = (request.account()?, request.once.as_ref());
     Answer::created(&clients.create_client(account, request.body().await?, once).await?)
 }
 
 async fn list_clients(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    let (account, page) = (&request.caller()?.account, request.page()?);
+    let (account, page) = (request.account()?, request.page()?);
     Answer::ok(&clients.list_clients(account, page).await?)
 }
 
 async fn get_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    Answer::ok(&clients.get_client(&request.caller()?.account, &request.id("id")).await?)
+    Answer::ok(&clients.get_client(request.account()?, &request.id("id")).await?)
 }
 
 async fn update_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("id"));
+    let (account, id) = (request.account()?, &request.id("id"));
     Answer::ok(&clients.update_client(account, id, request.patch().await?).await?)
 }
 
 async fn delete_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
     let id = &request.id("id");
-    clients.delete_client(&request.caller()?.account, id).await?;
+    clients.delete_client(request.account()?, id).await?;
     Answer::deleted("OAuth client", id)
 }
 
 async fn create_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    let (account, once) = (request.account()?, request.once.as_ref());
     Answer::created(&services.users.create_user(account, request.body().await?, once).await?)
 }
 
 async fn list_users(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, page) = (&request.caller()?.account, request.page()?);
+    let (account, page) = (request.account()?, request.page()?);
     Answer::ok(&services.users.list_users(account, page).await?)
 }
 
 async fn get_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.users.get_user(&request.caller()?.account, &request.id("userUID")).await?)
+    Answer::ok(&services.users.get_user(request.account()?, &request.id("userUID")).await?)
 }
 
 async fn update_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("userUID"));
+    let (account, id) = (request.account()?, &request.id("userUID"));
     Answer::ok(&services.users.update_user(account, id, request.patch().await?).await?)
 }
 
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, &request.id("userUID"));
+    let (account, id) = (request.account()?, &request.id("userUID"));
     with_followers(services.users.delete_user(account, id).await, services.leaving.user(account, id)).await?;
     services.projects.user_deleted(id).await?;
     Answer::deleted("user", id)

@@ -159,7 +159,7 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn threads(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
     let filter = ThreadFilter { project_id: Some(project(&services, &request).await?.id), ..filter };
-    Answer::ok(&services.threads.list(&request.caller()?.account, filter, &request.query_names, page).await?)
+    Answer::ok(&services.threads.list(request.account()?, filter, &request.query_names, page).await?)
 }
 
 /// Which chats of a project.
@@ -251,7 +251,7 @@ async fn costs(
     tenant: Option<&str>,
     fill: bool,
 ) -> Result<Vec<ProjectCost>> {
-    let (account, id) = (&request.caller()?.account, project(services, request).await?.id);
+    let (account, id) = (request.account()?, project(services, request).await?.id);
     let (period, mut costs) = services.usage.project_costs(account, &id, tenant, by_month, range).await?;
     for (begins, count) in services.threads.count_in(account, &id, tenant, period).await? {
         costs.entry(begins).or_default().thread_count = count;

@@ -60,12 +60,12 @@ async fn mint(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, filter) = (&request.caller()?.account, request.query()?);
+    let (account, filter) = (request.account()?, request.query()?);
     Answer::ok(&services.sessions.list_sessions(account, &filter, request.page()?).await?)
 }
 
 async fn revoke_all(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, SessionFilter { tenant_id, subtenant_id, .. }) = (&request.caller()?.account, request.query()?);
+    let (account, SessionFilter { tenant_id, subtenant_id, .. }) = (request.account()?, request.query()?);
     let sessions = &services.sessions;
     let revoked = sessions.revoke_sessions(account, tenant_id.as_deref(), subtenant_id.as_deref()).await?;
     Answer::ok(&json!({"success": true, "revoked": revoked}))
@@ -73,7 +73,7 @@ async fn revoke_all(services: Arc<Services>, request: Request) -> Result<Answer>
 
 async fn revoke(services: Arc<Services>, request: Request) -> Result<Answer> {
     let id = &request.id("sessionId");
-    services.sessions.revoke_session(&request.caller()?.account, id).await?;
+    services.sessions.revoke_session(request.account()?, id).await?;
     Answer::deleted("session", id)
 }
 

@@ -65,12 +65,12 @@ async fn filter(request: &Request) -> Result<SkillFilter> {
 
 async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (page, filter) = (page(&request)?, filter(&request).await?);
-    Answer::ok(&SkillService::list(&*knowledge, &request.caller()?.account, &filter, page).await?)
+    Answer::ok(&SkillService::list(&*knowledge, request.account()?, &filter, page).await?)
 }
 
 async fn tags(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let filter = filter(&request).await?;
-    Answer::ok(&SkillService::tags(&*knowledge, &request.caller()?.account, &filter).await?)
+    Answer::ok(&SkillService::tags(&*knowledge, request.account()?, &filter).await?)
 }
 
 async fn scaffold(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
@@ -113,12 +113,12 @@ struct TypeQuery {
 }
 
 async fn tree(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, TypeQuery { r#type }) = (&request.caller()?.account, request.query()?);
+    let (account, TypeQuery { r#type }) = (request.account()?, request.query()?);
     Answer::ok(&SkillService::tree(&*knowledge, account, &request.id("id"), r#type.as_deref()).await?)
 }
 
 async fn archive(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (name, archive) = knowledge.archive(&request.caller()?.account, &request.id("id")).await?;
+    let (name, archive) = knowledge.archive(request.account()?, &request.id("id")).await?;
     Ok(Answer::download("application/zip", &format!("{name}.zip"), archive.into()))
 }
 

@@ -88,11 +88,11 @@ async fn transcribe(speech: Arc<PgSpeech>, request: Request) -> Result<Answer> {
         owner: Owner { tenant_id: fields.tenant_id, subtenant_id: fields.subtenant_id },
         verbose: fields.verbose.unwrap_or(false),
     };
-    Answer::ok(&speech.transcribe(&request.caller()?.account, new, request.once.as_ref()).await?)
+    Answer::ok(&speech.transcribe(request.account()?, new, request.once.as_ref()).await?)
 }
 
 async fn get(speech: Arc<PgSpeech>, request: Request) -> Result<Answer> {
-    Answer::ok(&speech.get(&request.caller()?.account, request.path("transcriptId")).await?)
+    Answer::ok(&speech.get(request.account()?, request.path("transcriptId")).await?)
 }
 
 mod spec {

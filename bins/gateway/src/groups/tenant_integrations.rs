@@ -104,7 +104,7 @@ impl Asked {
         let mut checks = Checks::default();
         checks.tenants(Some(&tenant), subtenant.as_deref());
         checks.finish()?;
-        let account = &request.caller()?.account;
+        let account = request.account()?;
         let known = services.assistants.get(account, &assistant).await.map_err(|_| unavailable())?;
         if request.hides(ASSISTANT, &known.identifier).await? {
             return Err(unavailable());
@@ -153,20 +153,20 @@ fn unavailable() -> Error {
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let asked = Asked::of(&services, &request).await?;
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     Answer::ok(&services.integrations.tenant_list(account, &asked.offered, &asked.owner).await?)
 }
 
 async fn refresh(services: Arc<Services>, request: Request) -> Result<Answer> {
     let asked = Asked::of(&services, &request).await?;
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     services.integrations.tenant_refresh(account, &asked.owner).await?;
     Answer::ok(&services.integrations.tenant_list(account, &asked.offered, &asked.owner).await?)
 }
 
 async fn accounts(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (asked, app) = Asked::of_app(&services, &request).await?;
-    Answer::ok(&services.integrations.tenant_accounts(&request.caller()?.account, app, &asked.owner).await?)
+    Answer::ok(&services.integrations.tenant_accounts(request.account()?, app, &asked.owner).await?)
 }
 
 async fn schemes(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -179,12 +179,12 @@ async fn connect(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (asked, app) = Asked::of_app(&services, &request).await?;
     let connecting = asked.connecting(&services, &request).await?;
     let new = NewConnection { return_to: new.return_to.or(asked.return_to), ..new };
-    Answer::ok(&services.integrations.tenant_connect(&request.caller()?.account, app, new, &connecting).await?)
+    Answer::ok(&services.integrations.tenant_connect(request.account()?, app, new, &connecting).await?)
 }
 
 async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer> {
     let asked = Asked::of(&services, &request).await?;
-    let (account, id) = (&request.caller()?.account, request.path("accountId"));
+    let (account, id) = (request.account()?, request.path("accountId"));
     services.integrations.tenant_disconnect(account, id, &asked.owner).await?;
     Answer::ok(&json!({"disconnected": true}))
 }

@@ -25,21 +25,21 @@ pub(super) fn group(services: Arc<Services>) -> Group {
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let asked = Asked::of_mcp(&services, &request).await?;
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     Answer::ok(&services.integrations.brought_list(account, &asked.owner, asked.most).await?)
 }
 
 async fn bring(services: Arc<Services>, request: Request) -> Result<Answer> {
     let new: NewTenantMcpServer = request.body().await?;
     let asked = Asked::of_mcp(&services, &request).await?;
-    let (account, connecting) = (&request.caller()?.account, asked.connecting(&services, &request).await?);
+    let (account, connecting) = (request.account()?, asked.connecting(&services, &request).await?);
     Answer::created(&services.integrations.bring(account, new, asked.most, asked.return_to, &connecting).await?)
 }
 
 async fn reconnect(services: Arc<Services>, request: Request) -> Result<Answer> {
     let ReconnectTenantMcp { headers } = request.body().await?;
     let asked = Asked::of_mcp(&services, &request).await?;
-    let (account, connecting) = (&request.caller()?.account, asked.connecting(&services, &request).await?);
+    let (account, connecting) = (request.account()?, asked.connecting(&services, &request).await?);
     let (id, most) = (request.path("id"), asked.most.1);
     Answer::ok(&services.integrations.bring_again(account, id, headers, most, asked.return_to, &connecting).await?)
 }
@@ -47,7 +47,7 @@ async fn reconnect(services: Arc<Services>, request: Request) -> Result<Answer> 
 async fn take_away(services: Arc<Services>, request: Request) -> Result<Answer> {
     let asked = Asked::of_mcp(&services, &request).await?;
     let id = request.path("id");
-    services.integrations.take_away(&request.caller()?.account, id, &asked.owner).await?;
+    services.integrations.take_away(request.account()?, id, &asked.owner).await?;
     Answer::deleted("tenant-mcp-server", id)
 }
 

@@ -58,7 +58,7 @@ fn group(services: Arc<Services>) -> Group {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, filter) = (&request.caller()?.account, request.query()?);
+    let (account, filter) = (request.account()?, request.query()?);
     Answer::ok(&services.tenants.list(account, &filter, request.page()?).await?)
 }
 
@@ -68,16 +68,16 @@ async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.tenants.get(&request.caller()?.account, &request.id("tenantId")).await?)
+    Answer::ok(&services.tenants.get(request.account()?, &request.id("tenantId")).await?)
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
+    let (account, tenant) = (request.account()?, &request.id("tenantId"));
     Answer::ok(&services.tenants.update(account, tenant, request.patch().await?).await?)
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
+    let (account, tenant) = (request.account()?, &request.id("tenantId"));
     // What goes with a tenant goes first, so that whoever is cut off can delete it again.
     services.tenants.get(account, tenant).await?;
     services.memory.forget(account, tenant, None).await?;
@@ -109,7 +109,7 @@ async fn costs(services: Arc<Services>, request: Request) -> Result<Answer> {
         Some("monthly") => true,
         Some(_) => return Err(Error::invalid("granularity", "enum", "granularity must be daily or monthly")),
     };
-    let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
+    let (account, tenant) = (request.account()?, &request.id("tenantId"));
     let range = (("from", from.as_deref()), ("to", to.as_deref()));
     let (subtenant, within) = (subtenant_id.as_deref().map(Id::named), request.within().await?);
     let mut costs =
@@ -150,22 +150,22 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn list_users(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, filter) = (&request.caller()?.account, &request.id("tenantId"), request.query()?);
+    let (account, tenant, filter) = (request.account()?, &request.id("tenantId"), request.query()?);
     Answer::ok(&services.tenants.list_users(account, tenant, &filter, request.page()?).await?)
 }
 
 async fn get_user(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
+    let (account, tenant, user) = (request.account()?, &request.id("tenantId"), &request.id("subtenantId"));
     Answer::ok(&services.tenants.get_user(account, tenant, user).await?)
 }
 
 async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
+    let (account, tenant, user) = (request.account()?, &request.id("tenantId"), &request.id("subtenantId"));
     Answer::ok(&services.tenants.update_user(account, tenant, user, request.patch().await?).await?)
 }
 
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
+    let (account, tenant, user) = (request.account()?, &request.id("tenantId"), &request.id("subtenantId"));
     services.tenants.get_user(account, tenant, user).await?;
     services.memory.forget(account, tenant, Some(user)).await?;
     services.leaving.tenant(account, tenant, Some(user)).await?;

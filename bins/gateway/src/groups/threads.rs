@@ -120,7 +120,7 @@ pub(crate) struct TakenIn {
 }
 
 fn thread(request: &Request) -> Result<(&AccountId, Id<Thread>)> {
-    Ok((&request.caller()?.account, request.id("threadId")))
+    Ok((request.account()?, request.id("threadId")))
 }
 
 async fn start(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -132,7 +132,7 @@ async fn start(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     let filter = ThreadFilter { within: request.within().await?, ..filter };
     let mut listed = services.threads.list(account, filter, &request.query_names, page).await?;
     show_callbacks(&request, &mut listed.threads).await;
@@ -153,7 +153,7 @@ async fn show_callbacks(request: &Request, threads: &mut [Thread]) {
 
 async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
-    let (account, agent) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, agent) = (request.account()?, &request.id("agentId"));
     let filter = ThreadFilter { agent_id: Some(agent.to_string()), ..filter };
     services.threads.known_agent(account, agent).await?;
     let mut listed = services.threads.list(account, filter, &request.query_names, page).await?;
@@ -163,11 +163,11 @@ async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answ
 
 async fn tags(services: Arc<Services>, request: Request) -> Result<Answer> {
     let within = request.within().await?;
-    Answer::ok(&services.threads.tags(&request.caller()?.account, None, within.as_deref()).await?)
+    Answer::ok(&services.threads.tags(request.account()?, None, within.as_deref()).await?)
 }
 
 async fn tags_of_agent(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, agent) = (&request.caller()?.account, &request.id("agentId"));
+    let (account, agent) = (request.account()?, &request.id("agentId"));
     Answer::ok(&services.threads.tags(account, Some(agent), None).await?)
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct DeleteQuery {
 }
 
 fn server(request: &Request) -> Result<(&AccountId, Id<ToolServer>)> {
-    Ok((&request.caller()?.account, request.id("toolServerId")))
+    Ok((request.account()?, request.id("toolServerId")))
 }
 
 fn shown(server: &ToolServer) -> Result<Answer> {
@@ -115,19 +115,19 @@ async fn tool(request: &Request) -> Result<Object> {
 }
 
 async fn create(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    let (account, once) = (request.account()?, request.once.as_ref());
     made(&tool_servers.create(account, request.patch().await?, once).await?)
 }
 
 async fn import(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    let (account, once) = (request.account()?, request.once.as_ref());
     made(&tool_servers.import(account, request.body().await?, once).await?)
 }
 
 async fn list(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page()?);
     let filter = ToolServerFilter { within: request.within().await?, ..filter };
-    Answer::ok(&tool_servers.list(&request.caller()?.account, &filter, page).await?)
+    Answer::ok(&tool_servers.list(request.account()?, &filter, page).await?)
 }
 
 async fn get(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
@@ -235,7 +235,7 @@ async fn test(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Res
 
 async fn groups(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let filter = ToolServerFilter { within: request.within().await?, ..ToolServerFilter::default() };
-    let (servers, total) = services.tool_servers.list_groups(&request.caller()?.account, &filter).await?;
+    let (servers, total) = services.tool_servers.list_groups(request.account()?, &filter).await?;
     let built_in = services.toolbox.built_in().into_iter().map(|group| ListedGroup { group, builtin: true });
     let built_in: Vec<ListedGroup> = built_in.collect();
     let mut list = List::of(built_in.len() + total);

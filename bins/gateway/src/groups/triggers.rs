@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::{Method, header::HeaderMap};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
-use platform_core::{AccountId, ErrorKind, Result};
+use platform_core::{ErrorKind, Result};
 use platform_http::{Answer, Group, OpenTo, Request, key};
 use platform_toolservers::TOOL_SERVER;
 use platform_triggers::{
@@ -82,10 +82,6 @@ impl RequestHeaders for Headers<'_> {
     }
 }
 
-fn account(request: &Request) -> Result<&AccountId> {
-    Ok(&request.caller()?.account)
-}
-
 async fn receive(triggers: Arc<PgTriggers>, request: Request) -> Result<Answer> {
     match triggers.receive(request.path("token"), &Headers(&request.headers), &request.body).await? {
         Received::Accepted => Answer::json(202, &json!({"accepted": true})),
@@ -96,7 +92,7 @@ async fn receive(triggers: Arc<PgTriggers>, request: Request) -> Result<Answer> 
 async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page()?);
     let filter = TriggerFilter { within: request.within().await?, ..filter };
-    let mut listed = triggers.list(account(&request)?, filter, page).await?;
+    let mut listed = triggers.list(request.account()?, filter, page).await?;
     hide_addresses(&request, &mut listed.items).await?;
     Answer::ok(&listed)
 }
@@ -132,7 +128,7 @@ fn target(trigger: &Trigger) -> (Kind, &str) {
 /// Refuses who may not change what the trigger starts, wherever the trigger itself is: carried out, it works with the
 /// rights of nobody.
 async fn check_target(triggers: &dyn TriggerService, request: &Request) -> Result<()> {
-    match triggers.get(account(request)?, &request.id("id")).await {
+    match triggers.get(request.account()?, &request.id("id")).await {
         Ok(trigger) => {
             let (kind, id) = target(&trigger);
             request.check_change(kind, id).await
@@ -154,7 +150,7 @@ async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 }
 
 async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let mut found = triggers.get(account(&request)?, &request.id("id")).await?;
+    let mut found = triggers.get(request.account()?, &request.id("id")).await?;
     let (kind, id) = target(&found);
     request.check_use(kind, id).await?;
     hide_addresses(&request, std::slice::from_mut(&mut found)).await?;
@@ -163,33 +159,33 @@ async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answ
 
 async fn update(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     check_target(&*triggers, &request).await?;
-    Answer::ok(&triggers.update(account(&request)?, &request.id("id"), request.patch().await?).await?)
+    Answer::ok(&triggers.update(request.account()?, &request.id("id"), request.patch().await?).await?)
 }
 
 async fn delete(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let id = &request.id("id");
-    triggers.delete(account(&request)?, id).await?;
+    triggers.delete(request.account()?, id).await?;
     Answer::deleted("trigger", id)
 }
 
 async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page()?);
-    let trigger = triggers.get(account(&request)?, &request.id("id")).await?;
+    let trigger = triggers.get(request.account()?, &request.id("id")).await?;
     let (kind, id) = target(&trigger);
     request.check_use(kind, id).await?;
-    Answer::ok(&triggers.events(account(&request)?, &request.id("id"), filter, page).await?)
+    Answer::ok(&triggers.events(request.account()?, &request.id("id"), filter, page).await?)
 }
 
 async fn test(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let test: NewTest = request.body().await?;
     check_target(&*triggers, &request).await?;
-    Answer::json(202, &triggers.test(account(&request)?, &request.id("id"), test).await?)
+    Answer::json(202, &triggers.test(request.account()?, &request.id("id"), test).await?)
 }
 
 async fn replay(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (id, event) = (&request.id("id"), &request.id("eventId"));
     check_target(&*triggers, &request).await?;
-    Answer::json(202, &triggers.replay(account(&request)?, id, event).await?)
+    Answer::json(202, &triggers.replay(request.account()?, id, event).await?)
 }
 
 mod spec {

@@ -80,29 +80,29 @@ fn whose(request: &Request) -> (Id<Tenant>, Option<Id<Subtenant>>) {
 }
 
 async fn tiers(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    Answer::ok(&usage.tiers(&request.caller()?.account).await?)
+    Answer::ok(&usage.tiers(request.account()?).await?)
 }
 
 async fn create_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    let (account, once) = (request.account()?, request.once.as_ref());
     let tier = usage.create_tier(account, request.body().await?, once).await?;
     Ok(Answer::created(&tier)?.etag(tier.version))
 }
 
 async fn replace_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let tier = NewTier { tier_id: request.path("tierId").to_owned(), ..request.body().await? };
-    let tier = usage.replace_tier(&request.caller()?.account, tier, &request.if_match()?).await?;
+    let tier = usage.replace_tier(request.account()?, tier, &request.if_match()?).await?;
     Ok(Answer::ok(&tier)?.etag(tier.version))
 }
 
 async fn delete_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (account, tier) = (&request.caller()?.account, &request.id("tierId"));
+    let (account, tier) = (request.account()?, &request.id("tierId"));
     usage.delete_tier(account, tier, &request.if_match()?).await?;
     Answer::deleted("tier", tier)
 }
 
 async fn usage(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
+    let (account, (tenant, subtenant)) = (request.account()?, whose(&request));
     Answer::ok(&usage.usage(account, &tenant, subtenant.as_ref(), request.session().is_some()).await?)
 }
 
@@ -132,13 +132,13 @@ async fn history_of_subtenant(usage: Arc<dyn UsageService>, request: Request) ->
 }
 
 async fn rows(usage: &dyn UsageService, request: &Request, filter: &HistoryFilter) -> Result<Answer> {
-    let account = &request.caller()?.account;
+    let account = request.account()?;
     let (rows, total) = usage.history(account, &request.id("tenantId"), filter, request.page()?).await?;
     Ok(Answer::ok(&rows)?.header("x-total-count", total.to_string()))
 }
 
 async fn limits(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    Answer::ok(&usage.limits(&request.caller()?.account, &request.id("tenantId")).await?)
+    Answer::ok(&usage.limits(request.account()?, &request.id("tenantId")).await?)
 }
 
 async fn set_limits(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
@@ -172,7 +172,7 @@ async fn set_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answ
 }
 
 async fn audit(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
+    let (account, (tenant, subtenant)) = (request.account()?, whose(&request));
     Answer::ok(&usage.audit(account, &tenant, subtenant.as_ref(), request.page()?).await?)
 }
 

@@ -52,7 +52,7 @@ async fn account(request: &Request) -> Result<&AccountId> {
         let message = "Webhooks tell of the whole account; who is bound to projects cannot have any.";
         return Err(Error::new(Code::FORBIDDEN, message));
     }
-    Ok(&request.caller()?.account)
+    request.account()
 }
 
 async fn list(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {

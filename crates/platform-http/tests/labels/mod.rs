@@ -87,11 +87,11 @@ pub fn group(labels: Arc<dyn LabelService>) -> Group {
 }
 
 async fn create(labels: Arc<dyn LabelService>, request: Request) -> Result<Answer> {
-    Answer::created(&labels.create(&request.caller()?.account, request.body().await?).await?)
+    Answer::created(&labels.create(request.account()?, request.body().await?).await?)
 }
 
 async fn get(labels: Arc<dyn LabelService>, request: Request) -> Result<Answer> {
-    Answer::ok(&labels.get(&request.caller()?.account, request.path("labelId")).await?)
+    Answer::ok(&labels.get(request.account()?, request.path("labelId")).await?)
 }
 
 mod spec {
