@@ -45,8 +45,8 @@ pub use key::{
 };
 pub use oauth::{
     Authorization, AuthorizeRequest, ClientPage, ClientService, ClientWithSecret, Granted, NewClient, OAuthClient,
-    OAuthError, OAuthService, SCOPES, Scopes, SignIn, TokenRequest, Tokens, TrustedIssuer, purge_grants, purge_log_ins,
-    purge_unused_clients,
+    OAuthError, OAuthOutcome, OAuthService, SCOPES, Scopes, SignIn, TokenRequest, Tokens, TrustedIssuer, purge_grants,
+    purge_log_ins, purge_unused_clients,
 };
 pub use service::{AuthConfig, AuthService, PgAuthService};
 pub use session::{

@@ -13,7 +13,7 @@ mod server;
 pub(crate) use access::{authenticate, part};
 pub(crate) use clients::ClientRow;
 pub use clients::{ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient};
-pub use error::OAuthError;
+pub use error::{OAuthError, OAuthOutcome};
 pub(crate) use external::External;
 pub use external::TrustedIssuer;
 pub(crate) use grants::find as find_grant;

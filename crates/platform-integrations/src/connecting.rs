@@ -38,6 +38,13 @@ pub(crate) struct Attempt {
     app_fields: Option<BTreeMap<String, Secret>>,
 }
 
+/// What came of it.
+pub(crate) enum Attempted {
+    Connected,
+    /// Why it came to nothing.
+    Refused(String),
+}
+
 /// What is needed to connect by a scheme.
 pub(crate) struct Prepared {
     pub connector: Arc<Connector>,
@@ -332,7 +339,7 @@ impl PgIntegrations {
         row: &ConnectionRow,
         attempt: Attempt,
         code: &str,
-    ) -> Result<std::result::Result<(), String>> {
+    ) -> Result<Attempted> {
         let Attempt { verifier, mode, fields, app_fields } = attempt;
         let row = ConnectionRow { scheme: mode.clone(), ..row.clone() };
         let of_attempt = OpenConnection { row, held: Held { fields, ..Held::default() } };
@@ -350,7 +357,7 @@ impl PgIntegrations {
         let tokens = match oauth::exchange(&self.connections.egress.of(account), &scheme, client.as_ref(), asked).await
         {
             Ok(tokens) => tokens,
-            Err(refusal) => return Ok(Err(refusal.reason())),
+            Err(refusal) => return Ok(Attempted::Refused(refusal.reason())),
         };
         let app_secrets = app_fields.map(|fields| self.connections.seal_app(account, &row.app, fields));
         let now = self.connections.clock.now();
@@ -373,9 +380,9 @@ impl PgIntegrations {
         });
         let retired = storing.await?;
         drop(conn);
-        let Some(retired) = retired else { return Ok(Err("the connection was deleted".to_owned())) };
+        let Some(retired) = retired else { return Ok(Attempted::Refused("the connection was deleted".to_owned())) };
         self.settled(&id, &retired).await?;
-        Ok(Ok(()))
+        Ok(Attempted::Connected)
     }
 }
 

@@ -81,6 +81,23 @@ pub(crate) struct OpenConnection {
     pub held: Held,
 }
 
+/// A connection that is to be used.
+enum Usable {
+    /// Its token is good.
+    Connected(Arc<OpenConnection>),
+    /// Why there is none.
+    NotConnected(String),
+}
+
+impl Usable {
+    fn connected(self) -> Result<Arc<OpenConnection>, String> {
+        match self {
+            Self::Connected(open) => Ok(open),
+            Self::NotConnected(reason) => Err(reason),
+        }
+    }
+}
+
 /// What connections need of others.
 pub struct ConnectionNeeds {
     /// Where they are kept.
@@ -277,29 +294,24 @@ impl PgConnections {
         self.changed(id).await
     }
 
-    /// The connection with a token that is good; the reason when there is none.
-    async fn fresh(
-        self: &Arc<Self>,
-        account: &AccountId,
-        id: &str,
-        refused: Option<&Secret>,
-    ) -> Result<Result<Arc<OpenConnection>, String>> {
+    /// The connection with a token that is good.
+    async fn fresh(self: &Arc<Self>, account: &AccountId, id: &str, refused: Option<&Secret>) -> Result<Usable> {
         let broken = |reason: Option<&str>| {
             let reason = reason.unwrap_or("the connection is not active");
-            Err(format!("This account is not connected: {reason}. Connect it again."))
+            Usable::NotConnected(format!("This account is not connected: {reason}. Connect it again."))
         };
         let Some(open) = self.find(account, id).await? else { return Ok(broken(Some("there is no such connection"))) };
         if !open.row.is_active() {
             return Ok(broken(open.row.status_reason.as_deref()));
         }
         if self.is_good(&open, refused) {
-            return Ok(Ok(open));
+            return Ok(Usable::Connected(open));
         }
         // A task of its own: a caller that gives up must not lose a refresh token that was given out.
         let (all, account, id, refused) = (Arc::clone(self), account.clone(), id.to_owned(), refused.cloned());
         let asked = spawn("refresh connection", async move { all.ask(&account, &id, refused.as_ref()).await });
         match asked.await.map_err(Error::internal)?? {
-            Some(open) if open.row.is_active() => Ok(Ok(open)),
+            Some(open) if open.row.is_active() => Ok(Usable::Connected(open)),
             Some(open) => Ok(broken(open.row.status_reason.as_deref())),
             None => Ok(broken(None)),
         }
@@ -424,10 +436,11 @@ impl PgConnections {
         values: &template::Values<'_>,
     ) -> Result<Fetched> {
         let not_connected = |reason: String| Error::new(Code::CONFLICT, reason);
-        let open = self.fresh(account, connection, None).await?.map_err(not_connected)?;
+        let open = self.fresh(account, connection, None).await?.connected().map_err(not_connected)?;
         let mut answer = self.send(account, &open, request, values).await?;
         if answer.status == 401 && open.held.refresh.is_some() {
-            let again = self.fresh(account, connection, open.held.access.as_ref()).await?.map_err(not_connected)?;
+            let again = self.fresh(account, connection, open.held.access.as_ref()).await?;
+            let again = again.connected().map_err(not_connected)?;
             answer = self.send(account, &again, request, values).await?;
         }
         self.note_answer(account, connection, answer.status == 401).await?;
@@ -558,7 +571,7 @@ impl Connections for ConnectionCredentials {
             warn!(connection, %error, "Credentials of a connection could not be read or refreshed.");
             "The credentials cannot be had at the moment.".to_owned()
         };
-        let open = self.0.fresh(account, connection, refused).await.map_err(away)??;
+        let open = self.0.fresh(account, connection, refused).await.map_err(away)?.connected()?;
         let (_, scheme) = self.0.scheme(&open).map_err(away)?;
         let fields = self.0.all_fields(account, &open, &scheme).await.map_err(away)?;
         Ok(credentials(&scheme, &fields, &open.held))

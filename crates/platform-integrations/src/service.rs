@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use crate::{
     catalog::Connector,
     code,
+    connecting::Attempted,
     connections::{Held, OpenConnection, PgConnections},
     model::{
         App, AppPage, Connected, ConnectedServer, Connection, ConnectionStatus, EventType, EventTypePage, ExposedTools,
@@ -373,32 +374,37 @@ impl IntegrationService for PgIntegrations {
         let issuer = self.connections.scheme(&of_attempt).ok().and_then(|(_, scheme)| scheme.issuer);
         let is_strange = callback.iss.is_some() && issuer.is_some() && callback.iss != issuer;
         let outcome = match (&callback.code, &callback.error) {
-            _ if is_strange => Err("somebody else than the app answered".to_owned()),
+            _ if is_strange => Attempted::Refused("somebody else than the app answered".to_owned()),
             (Some(code), None) => self.complete(&account, &row, begun, code).await?,
             (_, error) => {
                 let known =
                     |error: &&String| error.len() <= 64 && error.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
                 let reason = error.as_ref().filter(known).map_or("no code came", String::as_str);
-                Err(format!("the app refused: {reason}"))
+                Attempted::Refused(format!("the app refused: {reason}"))
             }
         };
         match &outcome {
-            Ok(()) => self.brought_connected(&account, &row).await?,
-            Err(reason) => self.connections.expire(&account, &attempt.connection_id, reason).await?,
+            Attempted::Connected => self.brought_connected(&account, &row).await?,
+            Attempted::Refused(reason) => self.connections.expire(&account, &attempt.connection_id, reason).await?,
         }
         if let Some(return_to) = attempt.return_to.as_deref().and_then(|url| Url::parse(url).ok()) {
             let mut url = return_to;
             let conn = self.connections.db.read().await?;
             let row = repository::find(conn.get(), &account, &attempt.connection_id).await?;
             let status = row.map_or_else(|| "deleted".to_owned(), |row| row.status);
-            let status = if outcome.is_err() && status == ACTIVE { "error".to_owned() } else { status };
+            let status =
+                if matches!(outcome, Attempted::Refused(_)) && status == ACTIVE { "error".to_owned() } else { status };
             url.query_pairs_mut().append_pair("connectionId", &attempt.connection_id).append_pair("status", &status);
             return Ok(Decided::Back(url));
         }
         match outcome {
-            Ok(()) => said(200, &format!("{} is connected. You can close this window.", row.label)),
-            Err(reason) if is_strange => said(400, &format!("{} was not connected: {reason}.", row.label)),
-            Err(reason) => said(400, &format!("{} was not connected: {reason}. Connect again.", row.label)),
+            Attempted::Connected => said(200, &format!("{} is connected. You can close this window.", row.label)),
+            Attempted::Refused(reason) if is_strange => {
+                said(400, &format!("{} was not connected: {reason}.", row.label))
+            }
+            Attempted::Refused(reason) => {
+                said(400, &format!("{} was not connected: {reason}. Connect again.", row.label))
+            }
         }
     }
 

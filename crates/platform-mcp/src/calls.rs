@@ -80,6 +80,13 @@ impl Drop for Calling {
     }
 }
 
+/// With whose rights a server is called.
+enum Rights {
+    Given(UpstreamCredentials),
+    /// Somebody is to log in there first.
+    LogIn(String),
+}
+
 /// What the upstream is told of a caller, and what it said before.
 struct Before {
     input_responses: Option<Value>,
@@ -325,9 +332,9 @@ impl Calling {
         before: Before,
         updates: Option<mpsc::Sender<McpUpdate>>,
     ) -> (Called, Outcome, Option<String>) {
-        let with = match self.credentials(server).await {
-            Ok(Ok(with)) => with,
-            Ok(Err(url)) => return Self::connect(server, &url, message),
+        let with = match self.rights(server).await {
+            Ok(Rights::Given(with)) => with,
+            Ok(Rights::LogIn(url)) => return Self::connect(server, &url, message),
             Err(error) => return failed(error.code().as_str(), error.message()),
         };
         let call = McpCall {
@@ -357,11 +364,11 @@ impl Calling {
     }
 
     /// With whose rights a server is called; where to connect when there are none.
-    async fn credentials(&self, server: &OfferedServer) -> Result<std::result::Result<UpstreamCredentials, String>> {
+    async fn rights(&self, server: &OfferedServer) -> Result<Rights> {
         match server.auth_mode() {
-            McpAuthMode::Shared => Ok(Ok(UpstreamCredentials::Own)),
+            McpAuthMode::Shared => Ok(Rights::Given(UpstreamCredentials::Own)),
             McpAuthMode::Passthrough => match &self.asking.upstream {
-                Some(header) => Ok(Ok(UpstreamCredentials::Header(header.clone()))),
+                Some(header) => Ok(Rights::Given(UpstreamCredentials::Header(header.clone()))),
                 None => {
                     let message = "Send what lets in to this server as X-Upstream-Authorization.";
                     Err(Error::new(platform_core::Code::BAD_REQUEST, message))
@@ -382,11 +389,11 @@ impl Calling {
                 };
                 let integrations = &self.gateway.integrations;
                 if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
-                    return Ok(Ok(UpstreamCredentials::Connection(connection)));
+                    return Ok(Rights::Given(UpstreamCredentials::Connection(connection)));
                 }
                 let key = (caller.account.clone(), server.id().to_owned(), self.subject.name.clone());
                 if let Some(begun) = self.gateway.log_ins.get(&key) {
-                    return Ok(Err(begun));
+                    return Ok(Rights::LogIn(begun));
                 }
                 if matches!(caller.credential, Credential::RestrictedKey(_)) {
                     let message = "A restricted key stands for many people: nobody can log in to this server with it.";
@@ -397,22 +404,22 @@ impl Calling {
                 let begun = integrations.connect_mcp(&caller.account, &target, new, &connecting).await?;
                 let url = begun.authorization_url.unwrap_or_default();
                 self.gateway.log_ins.insert(key, url.clone());
-                Ok(Err(url))
+                Ok(Rights::LogIn(url))
             }
         }
     }
 
     /// Logs in to a server whose tools are not known yet.
     async fn log_in(&self, server: &OfferedServer, message: &Message) -> (Called, Outcome, Option<String>) {
-        match self.credentials(server).await {
-            Ok(Ok(with)) => match self.gateway.tool_servers.read_with(server, &with).await {
+        match self.rights(server).await {
+            Ok(Rights::Given(with)) => match self.gateway.tool_servers.read_with(server, &with).await {
                 Ok(count) => {
                     let told = format!("You are logged in to {}; it has {count} tools.", server.name());
                     (Called::Result(text_result(&told, &json!({"tools": count}))), Outcome::Ok, None)
                 }
                 Err(error) => failed(error.code().as_str(), error.message()),
             },
-            Ok(Err(url)) => Self::connect(server, &url, message),
+            Ok(Rights::LogIn(url)) => Self::connect(server, &url, message),
             Err(error) => failed(error.code().as_str(), error.message()),
         }
     }

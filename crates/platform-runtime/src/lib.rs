@@ -57,7 +57,7 @@ pub use scope::{
     DocumentReader, Environments, InheritedParts, KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SANDBOX_TOOLS,
     SKILL_TOOLS, TENANT_APPS, TENANT_MCP, TenantAppOffer, ThreadStates, TurnScope, TurnSkill,
 };
-pub use structured::{OutputSchema, StructuredOutput};
+pub use structured::{Checked, OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};
 pub use tools::{
     Action, CallResult, CallState, Callbacks, FINISH_TOOL, Finish, GroupTool, Later, OpenCall, ToolGroup, ToolResult,

@@ -65,6 +65,15 @@ impl StructuredOutput {
     }
 }
 
+/// What an answer is that was held against its schema.
+#[derive(Debug)]
+pub enum Checked {
+    /// The object that was wanted.
+    Fits(Object),
+    /// What is wrong with it, fit for the model.
+    Misfit(String),
+}
+
 /// A [`StructuredOutput`] that answers are held against.
 #[derive(Debug)]
 pub struct OutputSchema {
@@ -83,18 +92,18 @@ impl OutputSchema {
         self.schema.source()
     }
 
-    /// The object an answer holds, or what is wrong with it, fit for the model. A code fence around it is taken off.
-    pub async fn check(&self, answer: &str) -> Result<std::result::Result<Object, String>> {
+    /// Reads an answer; a code fence around it is taken off.
+    pub async fn check(&self, answer: &str) -> Result<Checked> {
         let text = unfenced(answer).to_owned();
         let parse = move || Ok(platform_core::parse::<Value>(text.as_bytes()));
         let value = match run_sized(answer.len(), parse).await? {
             Ok(value) => value,
-            Err(error) => return Ok(Err(format!("The answer is not JSON: {error}."))),
+            Err(error) => return Ok(Checked::Misfit(format!("The answer is not JSON: {error}."))),
         };
         let problems = self.schema.problems(&self.children, &self.account, &value, MOST_PROBLEMS).await;
         Ok(match value {
-            Value::Object(object) if problems.is_empty() => Ok(object),
-            _ => Err(problems.join("\n")),
+            Value::Object(object) if problems.is_empty() => Checked::Fits(object),
+            _ => Checked::Misfit(problems.join("\n")),
         })
     }
 
@@ -180,9 +189,12 @@ mod tests {
         let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
         let output = output.ready(&children, &AccountId::generate());
         let check = async |answer| output.check(answer).await.expect("checked");
-        assert_eq!(check("```json\n{\"n\": 1}\n```").await.expect("an object")["n"], 1);
-        assert!(check("{\"n\": \"one\"}").await.expect_err("no integer").starts_with("/n: "));
-        assert!(check("Sure!").await.expect_err("no JSON").contains("not JSON"));
+        let fenced = check("```json\n{\"n\": 1}\n```").await;
+        assert!(matches!(&fenced, Checked::Fits(object) if object["n"] == 1), "{fenced:?}");
+        let no_integer = check("{\"n\": \"one\"}").await;
+        assert!(matches!(&no_integer, Checked::Misfit(problems) if problems.starts_with("/n: ")), "{no_integer:?}");
+        let no_json = check("Sure!").await;
+        assert!(matches!(&no_json, Checked::Misfit(problems) if problems.contains("not JSON")), "{no_json:?}");
         assert!(!output.is_closed());
     }
 }

@@ -9,6 +9,7 @@ use tracing::Instrument;
 use crate::{
     Answer, Delta, Fault, FaultCode, Message, Model, ModelSpec, Prompt, Role, StopReason, ToolCall,
     model::answer,
+    structured::Checked,
     tools::{CallResult, CallState, Finish, OpenCall, ToolResult, TurnTool, fit},
     trace,
 };
@@ -198,11 +199,11 @@ pub async fn run_turn(
             };
             let Some(output) = prompt.output.clone() else { return Ok(Ending::of(answer, reason)) };
             match output.check(&answer.text).await? {
-                Ok(data) => {
+                Checked::Fits(data) => {
                     answer.text = serde_json::to_string(&data).map_err(Error::internal)?;
                     return Ok(Ending { data: Some(data), ..Ending::of(answer, reason) });
                 }
-                Err(problems) if repairs_left > 0 => {
+                Checked::Misfit(problems) if repairs_left > 0 => {
                     repairs_left -= 1;
                     listener.wasted(&answer);
                     prompt.messages.push(Message::text(Role::Assistant, answer.text));
@@ -211,7 +212,7 @@ pub async fn run_turn(
                     )));
                     continue;
                 }
-                Err(problems) => {
+                Checked::Misfit(problems) => {
                     listener.wasted(&answer);
                     return Ok(Ending::failed(None, invalid_output(&answer.model, &problems)));
                 }
@@ -357,11 +358,11 @@ impl Calls<'_> {
         if let Some(output) = &prompt.output {
             let given = finish.data.take().map_or(finish.message, |data| Value::Object(data).to_string());
             match output.check(&given).await? {
-                Ok(data) => {
+                Checked::Fits(data) => {
                     finish.message = serde_json::to_string(&data).map_err(Error::internal)?;
                     finish.data = Some(data);
                 }
-                Err(problems) => return Ok(Ending::failed(None, invalid_output(&prompt.model, &problems))),
+                Checked::Misfit(problems) => return Ok(Ending::failed(None, invalid_output(&prompt.model, &problems))),
             }
         }
         Ok(Ending { finish: Some(finish), ..Ending::because(StopReason::EndTurn.as_str()) })

@@ -176,14 +176,11 @@ impl PgToolServerService {
             meta.insert(LOG_LEVEL.to_owned(), level.into());
         }
         let called = self.calling.mcp.call_once(&server.0, &with, tool, params, meta, timeout, updates);
-        match called.await {
-            Ok(Ok(value)) => {
-                self.refresh_soon(&server.0, &with);
-                McpOutcome::Result(value)
-            }
-            Ok(Err((code, message, data))) => McpOutcome::Refused(code, message, data),
-            Err(failure) => failed(failure),
+        let outcome = called.await.unwrap_or_else(failed);
+        if matches!(outcome, McpOutcome::Result(_)) {
+            self.refresh_soon(&server.0, &with);
         }
+        outcome
     }
 }
 

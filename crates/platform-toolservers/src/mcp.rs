@@ -37,6 +37,7 @@ use crate::{
     apps::Connections,
     definition::{FunctionDefinition, HttpMethod, MOST_MEMORY, ToolDefinition},
     failure::Failure,
+    gateway::McpOutcome,
     mcp_http::McpHttp,
     mcp_updates::{McpUpdate, UpdateListener, WithProgress},
     server::{Credentials, Server, UpstreamCredentials},
@@ -96,9 +97,6 @@ impl ChangedServers {
         }
     }
 }
-
-/// An error of the protocol: code, message, data.
-pub(crate) type Refused = (i32, String, Option<Value>);
 
 /// A client stands for one server and one credential.
 type ClientKey = (Changed, String);
@@ -259,7 +257,7 @@ impl McpClients {
         meta: RequestMetaObject,
         longest: Duration,
         updates: Option<mpsc::Sender<McpUpdate>>,
-    ) -> Result<Result<Value, Refused>, Failure> {
+    ) -> Result<McpOutcome, Failure> {
         let repeats = repeats_arguments(&tool.function.parameters);
         let called = Box::pin(self.attempt(server, with, tool.idempotent, move |connection| {
             let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
@@ -286,15 +284,19 @@ impl McpClients {
         }));
         let ((answer, connection), _place) = within(longest, self.placed(server, called)).await?;
         match answer {
-            Ok(CallToolResponse::Complete(result)) => Ok(Ok(self.handed_on(&connection, result, as_json).await?)),
-            Ok(CallToolResponse::InputRequired(asked)) => Ok(Ok(self.handed_on(&connection, asked, as_json).await?)),
+            Ok(CallToolResponse::Complete(result)) => {
+                self.handed_on(&connection, result, as_json).await.map(McpOutcome::Result)
+            }
+            Ok(CallToolResponse::InputRequired(asked)) => {
+                self.handed_on(&connection, asked, as_json).await.map(McpOutcome::Result)
+            }
             Ok(_) => Err(Failure::new("UPSTREAM_ERROR", "The server answers in a way that is not known here.")),
             Err(ServiceError::McpError(error)) => {
                 let told = json!({"message": error.message, "data": error.data});
                 let mut told = self.handed_on(&connection, told, Ok).await?;
                 let message = told["message"].as_str().unwrap_or_default().to_owned();
                 let data = Some(told["data"].take()).filter(|data| !data.is_null());
-                Ok(Err((error.code.0, message, data)))
+                Ok(McpOutcome::Refused(error.code.0, message, data))
             }
             Err(error) => Err(failure_behind(&connection.url, &error)),
         }

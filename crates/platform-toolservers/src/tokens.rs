@@ -12,7 +12,7 @@ use diesel::{
 use diesel_async::RunQueryDsl;
 use moka::sync::Cache;
 use platform_core::{AccountId, Clock, Error, Result, Timestamp, parse, spawn};
-use platform_db::{Conn, Db};
+use platform_db::Db;
 use platform_egress::{
     Egress, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
@@ -78,11 +78,7 @@ impl Tokens {
         if let Some(token) = known.as_ref().filter(|token| good(token)) {
             return Ok(token.access.clone());
         }
-        let fetched = self.fetch_or_wait(server, &configuration, &good).await;
-        let token = fetched.map_err(|error| {
-            tracing::warn!(server = server.id, %error, "A token could not be fetched or stored.");
-            Failure::new("AUTH_FAILED", "No token could be fetched: the database is not available.")
-        })??;
+        let token = self.fetch_or_wait(server, &configuration, &good).await?;
         let access = token.access.clone();
         *known = Some(token);
         Ok(access)
@@ -93,13 +89,17 @@ impl Tokens {
         server: &Server,
         configuration: &str,
         good: &(impl Fn(&Token) -> bool + Sync),
-    ) -> Result<Result<Token, Failure>> {
+    ) -> Result<Token, Failure> {
+        let away = |error: Error| {
+            tracing::warn!(server = server.id, %error, "A token could not be read or stored.");
+            Failure::new("AUTH_FAILED", "No token could be fetched: the database is not available.")
+        };
         loop {
-            let stored = self.stored(server).await?;
+            let stored = self.stored(server).await.map_err(away)?;
             if let Some(token) = stored.as_ref().filter(|token| good(token)) {
-                return Ok(Ok(token.clone()));
+                return Ok(token.clone());
             }
-            if claim(&mut *self.db.conn().await?, server).await? {
+            if self.claim(server).await.map_err(away)? {
                 let refresh =
                     stored.filter(|token| token.configuration == configuration).and_then(|token| token.refresh);
                 let fetched = self.fetch(&server.settings.authentication_config, refresh.as_ref()).await;
@@ -110,11 +110,30 @@ impl Tokens {
                     until,
                 });
                 // A refresh token that was given out counts only once it is stored.
-                self.store(server, fetched.as_ref().ok()).await?;
-                return Ok(fetched);
+                self.store(server, fetched.as_ref().ok()).await.map_err(away)?;
+                return fetched;
             }
             sleep(LOOK_AGAIN).await;
         }
+    }
+
+    /// Whether this process is the one that fetches; whoever claimed it before and died has lost it by then.
+    async fn claim(&self, server: &Server) -> Result<bool> {
+        use diesel::query_dsl::methods::FilterDsl;
+        let until = || sql::<Nullable<Timestamptz>>("now() + interval '30 seconds'");
+        let claimed = diesel::insert_into(tool_tokens::table)
+            .values((
+                tool_tokens::account_id.eq(server.account.as_str()),
+                tool_tokens::server_id.eq(&server.id),
+                tool_tokens::claimed_until.eq(until()),
+            ))
+            .on_conflict((tool_tokens::account_id, tool_tokens::server_id))
+            .do_update()
+            .set(tool_tokens::claimed_until.eq(until()))
+            .filter(sql::<Bool>("tool_tokens.claimed_until IS NULL OR tool_tokens.claimed_until < now()"))
+            .execute(&mut *self.db.conn().await?)
+            .await?;
+        Ok(claimed == 1)
     }
 
     async fn stored(&self, server: &Server) -> Result<Option<Token>> {
@@ -223,23 +242,4 @@ fn fingerprint(config: &AuthenticationConfig) -> String {
 
 fn place(server: &Server) -> SecretLocation<'_> {
     SecretLocation { account: &server.account, table: "tool_tokens", column: "sealed", row: &server.id }
-}
-
-/// Whether this process is the one that fetches; whoever claimed it before and died has lost it by then.
-async fn claim(conn: &mut Conn, server: &Server) -> Result<bool> {
-    use diesel::query_dsl::methods::FilterDsl;
-    let until = || sql::<Nullable<Timestamptz>>("now() + interval '30 seconds'");
-    let claimed = diesel::insert_into(tool_tokens::table)
-        .values((
-            tool_tokens::account_id.eq(server.account.as_str()),
-            tool_tokens::server_id.eq(&server.id),
-            tool_tokens::claimed_until.eq(until()),
-        ))
-        .on_conflict((tool_tokens::account_id, tool_tokens::server_id))
-        .do_update()
-        .set(tool_tokens::claimed_until.eq(until()))
-        .filter(sql::<Bool>("tool_tokens.claimed_until IS NULL OR tool_tokens.claimed_until < now()"))
-        .execute(conn)
-        .await?;
-    Ok(claimed == 1)
 }

@@ -7,8 +7,8 @@ use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_access::Kind;
 use platform_auth::{
-    Authorization, AuthorizeRequest, ClientService, Granted, OAuthError, OAuthService, PgAuthService, SignIn,
-    TokenRequest, UserService, purge_grants, purge_log_ins, purge_old_values, purge_unused_clients,
+    Authorization, AuthorizeRequest, ClientService, Granted, OAuthError, OAuthOutcome, OAuthService, PgAuthService,
+    SignIn, TokenRequest, UserService, purge_grants, purge_log_ins, purge_old_values, purge_unused_clients,
 };
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
@@ -163,7 +163,7 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
     let asked = asked(&request.query);
     count_document(&request, &asked).await?;
     match oauth.authorization(&asked).await? {
-        Ok(authorization) => {
+        OAuthOutcome::Granted(authorization) => {
             let prompt = request.query.get("prompt").map(String::as_str);
             if prompt != Some("login")
                 && !browser::is_elsewhere(&*oauth, &request)
@@ -177,7 +177,7 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
                 _ => Ok(page::form(200, &authorization, &request.query, None)),
             }
         }
-        Err(error) => Ok(refuse(&error)),
+        OAuthOutcome::Refused(error) => Ok(refuse(&error)),
     }
 }
 
@@ -195,8 +195,8 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
     let asked = asked(&fields);
     count_document(&request, &asked).await?;
     let authorization = match oauth.authorization(&asked).await? {
-        Ok(authorization) => authorization,
-        Err(error) => return Ok(refuse(&error)),
+        OAuthOutcome::Granted(authorization) => authorization,
+        OAuthOutcome::Refused(error) => return Ok(refuse(&error)),
     };
     if fields.get("decision").is_none_or(|decision| decision != "allow") {
         return Ok(redirect(&oauth.refused(&authorization, "access_denied")));
@@ -258,8 +258,8 @@ async fn register(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answ
     }
     request.gate().registration(request.client).await?;
     match oauth.register(&request.body).await? {
-        Ok(client) => Ok(Answer::created(&client)?.header("cache-control", "no-store")),
-        Err(error) => failed(error.error, &error.description),
+        OAuthOutcome::Granted(client) => Ok(Answer::created(&client)?.header("cache-control", "no-store")),
+        OAuthOutcome::Refused(error) => failed(error.error, &error.description),
     }
 }
 
@@ -285,8 +285,8 @@ async fn token(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer>
         scope: text("scope"),
     };
     match oauth.token(&asked).await? {
-        Ok(tokens) => Ok(Answer::ok(&tokens)?.header("pragma", "no-cache")),
-        Err(error) => {
+        OAuthOutcome::Granted(tokens) => Ok(Answer::ok(&tokens)?.header("pragma", "no-cache")),
+        OAuthOutcome::Refused(error) => {
             // A code or secret that is no good is a credential that is none.
             if matches!(error.error, "invalid_grant" | "invalid_client") {
                 let counted = Error::new(platform_auth::code::UNAUTHENTICATED, error.error);

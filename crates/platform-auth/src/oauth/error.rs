@@ -1,4 +1,4 @@
-use platform_core::Result;
+//! What the endpoints of the protocol answer with.
 
 /// An error of the protocol (RFC 6749 §4.1.2.1, §5.2).
 #[derive(Debug, Clone)]
@@ -17,5 +17,16 @@ impl OAuthError {
     }
 }
 
-/// Outcome of an endpoint of the protocol: our own failures, and those that the protocol names.
-pub type OAuthOutcome<T> = Result<std::result::Result<T, OAuthError>>;
+/// Outcome of an endpoint of the protocol.
+#[derive(Debug)]
+pub enum OAuthOutcome<T> {
+    /// What was asked for.
+    Granted(T),
+    /// An error that the protocol names. What was found out before, such as a stolen code, is kept.
+    Refused(OAuthError),
+}
+
+/// Refuses what was asked for.
+pub(crate) fn refuse<T>(error: &'static str, description: impl Into<String>) -> OAuthOutcome<T> {
+    OAuthOutcome::Refused(OAuthError::new(error, description))
+}

@@ -14,7 +14,7 @@ use url::Url;
 
 use super::{
     clients::{ClientRow, SECRET_PREFIX, by_client_id, is_redirect},
-    error::{OAuthError, OAuthOutcome},
+    error::{OAuthError, OAuthOutcome, refuse},
     scopes::Scopes,
 };
 use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
@@ -92,14 +92,14 @@ impl Metadata {
 
 impl PgAuthService {
     /// Takes an application in that asks to be.
-    pub(crate) async fn register_client(&self, body: &[u8]) -> OAuthOutcome<Value> {
-        let wrong = |description: String| Ok(Err(OAuthError::new("invalid_client_metadata", description)));
+    pub(crate) async fn register_client(&self, body: &[u8]) -> Result<OAuthOutcome<Value>> {
+        let wrong = |description: String| Ok(refuse("invalid_client_metadata", description));
         let metadata: Metadata = match parse(body) {
             Ok(metadata) => metadata,
             Err(error) => return wrong(format!("The body is not the JSON of RFC 7591: {error}.")),
         };
         if let Err(error) = metadata.check() {
-            return Ok(Err(error));
+            return Ok(OAuthOutcome::Refused(error));
         }
         let has_secret = match metadata.token_endpoint_auth_method.as_deref() {
             Some("none") => false,
@@ -123,7 +123,7 @@ impl PgAuthService {
             answer["client_secret"] = secret.expose().into();
             answer["client_secret_expires_at"] = 0.into();
         }
-        Ok(Ok(answer))
+        Ok(OAuthOutcome::Granted(answer))
     }
 
     /// An application by its name; one whose name is an address is what the document there says.

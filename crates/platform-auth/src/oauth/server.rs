@@ -18,7 +18,7 @@ use url::Url;
 use super::{
     access::{self, API},
     clients::{ClientRow, by_client_id},
-    error::{OAuthError, OAuthOutcome},
+    error::{OAuthError, OAuthOutcome, refuse},
     grants::{self, GrantRow, RefreshRow},
     log_ins::{self, CONSOLE, SignIn},
     registration,
@@ -127,7 +127,7 @@ pub struct Tokens {
 #[async_trait]
 pub trait OAuthService: Send + Sync {
     /// Judges what an application asks before the user is shown anything.
-    async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization>;
+    async fn authorization(&self, request: &AuthorizeRequest) -> Result<OAuthOutcome<Authorization>>;
     /// Grants it for who signs in so; `None` when they are nobody, such as when address or password is wrong.
     async fn grant(&self, asked: &Authorization, way: SignIn) -> Result<Option<Granted>>;
     /// Where to send a user when nothing is granted, for this reason (RFC 6749 §4.1.2.1, `OpenID` Connect Core §3.1.2.6).
@@ -139,9 +139,9 @@ pub trait OAuthService: Send + Sync {
     /// Ends what a browser holds since its user logged in.
     async fn log_out(&self, log_in: &SecretString) -> Result<()>;
     /// Takes an application in that asks to be, by the metadata of RFC 7591.
-    async fn register(&self, metadata: &[u8]) -> OAuthOutcome<Value>;
+    async fn register(&self, metadata: &[u8]) -> Result<OAuthOutcome<Value>>;
     /// Exchanges a code or refresh token.
-    async fn token(&self, request: &TokenRequest) -> OAuthOutcome<Tokens>;
+    async fn token(&self, request: &TokenRequest) -> Result<OAuthOutcome<Tokens>>;
     /// Ends what a token follows from, if it is one.
     async fn revoke(&self, token: &str, client: Option<&str>) -> Result<()>;
     /// What a token of the account is good for (RFC 7662).
@@ -156,8 +156,8 @@ pub trait OAuthService: Send + Sync {
 
 #[async_trait]
 impl OAuthService for PgAuthService {
-    async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization> {
-        let shown = |description: &str| Ok(Err(OAuthError::new("invalid_request", description)));
+    async fn authorization(&self, request: &AuthorizeRequest) -> Result<OAuthOutcome<Authorization>> {
+        let shown = |description: &str| Ok(refuse("invalid_request", description));
         let Some(client_id) = &request.client_id else { return shown("client_id is missing.") };
         let Some(client) = self.find_client(client_id).await? else {
             return shown("This application is not known here.");
@@ -168,11 +168,14 @@ impl OAuthService for PgAuthService {
         if !(if is_console { self.is_console_at(redirect_uri) } else { client.may_redirect_to(redirect_uri) }) {
             return shown("The redirect_uri is not one of this application's.");
         }
-        Ok(self.check_request(request, &client, redirect_uri).map_err(|error| {
-            let given = [("error", error.error), ("error_description", &error.description)];
-            let redirect = self.back(redirect_uri, &given, request.state.as_deref());
-            OAuthError { redirect: Some(redirect), ..error }
-        }))
+        Ok(match self.check_request(request, &client, redirect_uri) {
+            Ok(authorization) => OAuthOutcome::Granted(authorization),
+            Err(error) => {
+                let given = [("error", error.error), ("error_description", &error.description)];
+                let redirect = self.back(redirect_uri, &given, request.state.as_deref());
+                OAuthOutcome::Refused(OAuthError { redirect: Some(redirect), ..error })
+            }
+        })
     }
 
     async fn grant(&self, asked: &Authorization, way: SignIn) -> Result<Option<Granted>> {
@@ -246,26 +249,26 @@ impl OAuthService for PgAuthService {
         log_ins::end(&mut *self.db.conn().await?, log_in).await.map(drop)
     }
 
-    async fn register(&self, metadata: &[u8]) -> OAuthOutcome<Value> {
+    async fn register(&self, metadata: &[u8]) -> Result<OAuthOutcome<Value>> {
         self.register_client(metadata).await
     }
 
-    async fn token(&self, request: &TokenRequest) -> OAuthOutcome<Tokens> {
+    async fn token(&self, request: &TokenRequest) -> Result<OAuthOutcome<Tokens>> {
         let Some(client_id) = &request.client_id else {
-            return Ok(Err(OAuthError::new("invalid_request", "client_id is missing.")));
+            return Ok(refuse("invalid_request", "client_id is missing."));
         };
         let conn = self.db.read().await?;
         let client = by_client_id(conn.get(), client_id).await?;
         drop(conn);
         let Some(client) = client.filter(|client| client.is_secret(request.client_secret.as_deref())) else {
-            return Ok(Err(OAuthError::new("invalid_client", "The client is not known, or its secret is wrong.")));
+            return Ok(refuse("invalid_client", "The client is not known, or its secret is wrong."));
         };
         match request.grant_type.as_deref() {
             Some("authorization_code") => self.exchange_code(&client, request).await,
             Some("refresh_token") => self.exchange_refresh(&client, request).await,
             _ => {
                 let description = "grant_type must be authorization_code or refresh_token.";
-                Ok(Err(OAuthError::new("unsupported_grant_type", description)))
+                Ok(refuse("unsupported_grant_type", description))
             }
         }
     }
@@ -425,10 +428,10 @@ impl PgAuthService {
         url.into()
     }
 
-    async fn exchange_code(&self, client: &ClientRow, request: &TokenRequest) -> OAuthOutcome<Tokens> {
-        let invalid = |description: &str| Ok(Err(OAuthError::new("invalid_grant", description)));
+    async fn exchange_code(&self, client: &ClientRow, request: &TokenRequest) -> Result<OAuthOutcome<Tokens>> {
+        let invalid = |description: &str| Ok(refuse("invalid_grant", description));
         let (Some(code), Some(verifier)) = (&request.code, &request.code_verifier) else {
-            return Ok(Err(OAuthError::new("invalid_request", "code and code_verifier are required.")));
+            return Ok(refuse("invalid_request", "code and code_verifier are required."));
         };
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
@@ -466,10 +469,10 @@ impl PgAuthService {
         Ok(outcome)
     }
 
-    async fn exchange_refresh(&self, client: &ClientRow, request: &TokenRequest) -> OAuthOutcome<Tokens> {
-        let invalid = |description: &str| Ok(Err(OAuthError::new("invalid_grant", description)));
+    async fn exchange_refresh(&self, client: &ClientRow, request: &TokenRequest) -> Result<OAuthOutcome<Tokens>> {
+        let invalid = |description: &str| Ok(refuse("invalid_grant", description));
         let Some(token) = &request.refresh_token else {
-            return Ok(Err(OAuthError::new("invalid_request", "refresh_token is required.")));
+            return Ok(refuse("invalid_request", "refresh_token is required."));
         };
         let (digest, now) = (sha256_hex(token), self.clock.now());
         let mut conn = self.db.conn().await?;
@@ -496,7 +499,8 @@ impl PgAuthService {
             if let (Some(used), Some(answer)) = (refresh.used_ms, &refresh.sealed_answer) {
                 if now.0 - used < REPEAT_MS {
                     let opened = self.vault.open(&place(&account, &digest), answer)?;
-                    return Ok(Ok(serde_json::from_str(opened.expose()).map_err(Error::internal)?));
+                    let tokens = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+                    return Ok(OAuthOutcome::Granted(tokens));
                 }
                 grants::revoke(conn, &grant.id, now).await?;
                 stolen = Some(grant.id);
@@ -509,13 +513,13 @@ impl PgAuthService {
             let granted = Scopes::parse(&grant.scope).narrowed_to(&client.scopes());
             let scopes = match request.scope.as_deref().map(Scopes::parse).filter(|scopes| !scopes.is_empty()) {
                 Some(asked) if !asked.is_within(&granted) => {
-                    return Ok(Err(OAuthError::new("invalid_scope", "This was not granted.")));
+                    return Ok(refuse("invalid_scope", "This was not granted."));
                 }
                 Some(asked) => asked,
                 None => granted,
             };
             let outcome = self.tokens_in(conn, &grant, scopes, now).await?;
-            if let Ok(tokens) = &outcome {
+            if let OAuthOutcome::Granted(tokens) = &outcome {
                 let answer = serde_json::to_string(tokens).map_err(Error::internal)?;
                 let sealed = self.vault.seal(&place(&account, &digest), &answer);
                 grants::use_refresh(conn, &digest, &sealed, now).await?;
@@ -537,11 +541,11 @@ impl PgAuthService {
         grant: &GrantRow,
         scopes: Scopes,
         now: Timestamp,
-    ) -> OAuthOutcome<Tokens> {
+    ) -> Result<OAuthOutcome<Tokens>> {
         let account = crate::service::stored_account(&grant.account_id)?;
         let user = users::find(conn, &account, &grant.user_id).await?.filter(|user| !user.disabled);
         let Some(user) = user else {
-            return Ok(Err(OAuthError::new("invalid_grant", "The user is no longer there.")));
+            return Ok(refuse("invalid_grant", "The user is no longer there."));
         };
         let secret = KeySecret::generate(REFRESH)?;
         let life = millis(self.config.refresh_ttl);
@@ -555,7 +559,7 @@ impl PgAuthService {
         grants::insert_refresh(conn, &refresh).await?;
         registration::note_use(conn, &grant.client_id, now).await?;
         let access_token = access::issue(self, grant, &user, &scopes, self.config.access_ttl).await?;
-        Ok(Ok(Tokens {
+        Ok(OAuthOutcome::Granted(Tokens {
             access_token,
             token_type: "Bearer".to_owned(),
             expires_in: Duration::as_secs(&self.config.access_ttl),
