@@ -29,7 +29,7 @@ use crate::{
         PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, eventually, factor, other_account, peak_memory, say, text,
         thread, thread_until, tool, tool_server,
     },
-    triggers::{hooked, outcomes},
+    triggers::{hook, hooked, outcomes},
     uploads::upload,
 };
 
@@ -634,12 +634,14 @@ async fn an_account_for_which_ten_thousand_runs_wait_is_told_to_come_back_and_no
     let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
     let agent = agent(&app, json!({"name": "A"})).await;
     let threads = format!("/agents/{agent}/threads");
+    let (_, address) = hooked(&app, json!({})).await;
+    let event = async |id: &str| hook(&app, &address, &[("webhook-id", id)], "{}").await;
     let other = other_account(&db).await;
     // Nobody takes what stands in a lane that is not there.
     db.run(
         "INSERT INTO runs (id, account_id, kind, subject, payload, lane) \
-         SELECT 'w' || n, a.id, 'thread', 'w' || n, '{}', 'none' \
-         FROM (SELECT account_id AS id FROM agents LIMIT 1) a, generate_series(1, 10000) n",
+         SELECT kind || n, a.id, kind, 'w' || n, '{}', 'none' FROM (SELECT account_id AS id FROM agents LIMIT 1) a, \
+             unnest('{thread,trigger-event}'::text[]) kind, generate_series(1, 10000) n",
     )
     .await;
     let refused = eventually("it is refused", async || {
@@ -648,6 +650,8 @@ async fn an_account_for_which_ten_thousand_runs_wait_is_told_to_come_back_and_no
     })
     .await;
     assert_eq!((refused.error(), &refused.body["retryAfter"]), ("RATE_LIMIT_EXCEEDED", &json!(30)), "{}", refused.body);
+    let refused = event("1").await;
+    assert_eq!((refused.error(), &refused.body["retryAfter"]), ("TOO_MANY_EVENTS", &json!(30)), "{}", refused.body);
     // Somebody waits for this one, and it waits for nobody.
     assert_eq!(app.post("/assistants/default/messages", json!({"message": "Hi"})).await.status, StatusCode::OK);
     let theirs = app.anonymous(Method::POST, "/v1/assistants/default/messages?async=true").bearer_auth(&other);
@@ -657,6 +661,7 @@ async fn an_account_for_which_ten_thousand_runs_wait_is_told_to_come_back_and_no
         (app.post(&threads, json!({"message": "Hi"})).await.status == StatusCode::CREATED).then_some(())
     })
     .await;
+    eventually("so are events", async || (event("2").await.status == StatusCode::ACCEPTED).then_some(())).await;
 }
 
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.

@@ -36,6 +36,7 @@ const MOST_WAITING: i64 = 10_000;
 /// How many wait is counted again after this, of so many accounts.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 const MOST_KNOWN: u64 = 100_000;
+const IDLE: Duration = Duration::from_mins(1);
 /// A run that broke off is tried again after this.
 const AFTER_BREAK: Duration = Duration::from_secs(1);
 
@@ -81,6 +82,13 @@ pub struct Slot(#[expect(dead_code, reason = "held for its drop")] Option<OwnedS
 /// Runs that are taken from the table at once.
 const MOST_CLAIMED: usize = 64;
 
+/// Runs of an account and kind that wait, and when they were counted.
+#[derive(Default)]
+struct Room {
+    waiting: AtomicI64,
+    counted: tokio::sync::Mutex<Option<Instant>>,
+}
+
 /// The runs of this process: takes what is due, keeps leases alive, stops what is asked to stop.
 pub struct Jobs {
     db: Db,
@@ -91,8 +99,8 @@ pub struct Jobs {
     slots: Arc<Semaphore>,
     active: Mutex<HashMap<String, Active>>,
     waiting: Notify,
-    /// How many runs of an account and kind wait, for a moment.
-    rooms: moka::sync::Cache<(AccountId, &'static str), Arc<AtomicI64>>,
+    /// How many runs of an account and kind wait.
+    rooms: moka::sync::Cache<(AccountId, &'static str), Arc<Room>>,
     /// The other processes are to look, too.
     announced: Notify,
     running: TaskTracker,
@@ -154,7 +162,7 @@ impl Jobs {
             slots: Arc::new(Semaphore::new(config.concurrency)),
             active: Mutex::default(),
             waiting: Notify::new(),
-            rooms: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(KNOWN_FOR).build(),
+            rooms: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_idle(IDLE).build(),
             announced: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -191,20 +199,26 @@ impl Jobs {
     /// Refuses one more run of a kind than may wait for an account: `RATE_LIMIT_EXCEEDED`; `called`: what clients know
     /// them as.
     pub async fn check_room(&self, account: &AccountId, kind: &'static str, called: &str) -> Result<()> {
-        let key = (account.clone(), kind);
-        let waiting = match self.rooms.get(&key) {
-            Some(waiting) => waiting,
-            None => {
-                let mut conn = self.db.fair_conn(account).await?;
-                let waiting = repository::waiting(&mut conn, account, kind, MOST_WAITING).await?;
-                self.rooms.get_with(key, || Arc::new(waiting.into()))
-            }
-        };
-        if waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
+        if self.has_room(account, kind).await? {
             return Ok(());
         }
         let message = format!("{MOST_WAITING} {called} wait already; send more when some of them are done.");
         Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(30))
+    }
+
+    /// Whether one more run of a kind may wait for an account.
+    pub async fn has_room(&self, account: &AccountId, kind: &'static str) -> Result<bool> {
+        let room = self.rooms.get_with((account.clone(), kind), Arc::default);
+        // One counts again while the others go on with what they know.
+        if let Ok(mut counted) = room.counted.try_lock()
+            && counted.is_none_or(|at| at.elapsed() > KNOWN_FOR)
+        {
+            let mut conn = self.db.fair_conn(account).await?;
+            let waiting = repository::waiting(&mut conn, account, kind, MOST_WAITING).await?;
+            room.waiting.store(waiting, Ordering::Relaxed);
+            *counted = Some(Instant::now());
+        }
+        Ok(room.waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING)
     }
 
     /// Accounts that hold three times the places that are free, so that others find one; `taken`: free places that

@@ -29,8 +29,6 @@ use crate::{
     service::{OpenTrigger, PgTriggers, TriggerRules},
 };
 
-/// Events of an account that wait to be carried out.
-const MOST_WAITING: i64 = 10_000;
 /// Over which bytes are counted.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 /// A longer id is known by its hash.
@@ -135,15 +133,7 @@ impl PgTriggers {
 
     /// Refuses more than an account has carried out in good time.
     async fn check_room(&self, account: &AccountId) -> Result<()> {
-        let waiting = match self.waiting.get(account) {
-            Some(waiting) => waiting,
-            None => {
-                let waiting = repository::waiting(self.db.read().await?.get(), account, MOST_WAITING).await?;
-                self.waiting.insert(account.clone(), waiting);
-                waiting
-            }
-        };
-        if waiting < MOST_WAITING {
+        if self.jobs.has_room(account, KIND).await? {
             return Ok(());
         }
         let message = "As many events wait as may; send this one again later.";

@@ -480,18 +480,6 @@ pub(crate) async fn note_try(conn: &mut Conn, event: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many events of an account wait to be carried out, at most so many.
-pub(crate) async fn waiting(conn: &Conn, account: &AccountId, most: i64) -> Result<i64> {
-    let mut conn = conn;
-    let waiting = trigger_events::table
-        .filter(trigger_events::account_id.eq(account.as_str()).and(trigger_events::outcome.is_null()))
-        .limit(most)
-        .select(trigger_events::id)
-        .load::<String>(&mut conn)
-        .await?;
-    Ok(i64::try_from(waiting.len()).unwrap_or(i64::MAX))
-}
-
 /// What became of an event.
 pub(crate) struct Ended {
     pub outcome: Outcome,

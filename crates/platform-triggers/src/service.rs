@@ -166,8 +166,6 @@ pub struct PgTriggers {
     public_url: String,
     pub(crate) rules: TriggerRules,
     pub(crate) acceptor: GroupWriter<NewEvent, Accepted>,
-    /// How many events of an account wait, as it was a moment ago.
-    pub(crate) waiting: moka::sync::Cache<AccountId, i64>,
     /// Bytes of the events that an account was sent within an hour.
     pub(crate) sent: moka::sync::Cache<AccountId, Arc<AtomicUsize>>,
     /// Events that are carried out.
@@ -226,7 +224,6 @@ impl PgTriggers {
         Self {
             known: InvalidatedCache::new(&bus, TOPIC, Capacity::Bytes(MOST_OPEN, OpenTrigger::bytes)),
             acceptor: acceptor(&db),
-            waiting: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(Duration::from_secs(1)).build(),
             sent: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(HOUR).build(),
             underway: FairSemaphore::new(UNDERWAY.0, UNDERWAY.1),
             db,

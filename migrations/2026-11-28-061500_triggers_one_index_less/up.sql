@@ -1,0 +1,2 @@
+-- What waits is counted by its runs.
+DROP INDEX trigger_events_waiting;
