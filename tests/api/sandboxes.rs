@@ -602,9 +602,9 @@ async fn an_agent_works_on_one_machine_which_ends_with_its_thread() {
 async fn any_process_works_on_a_machine_that_another_has() {
     let db = TestDb::new().await;
     let (one, two) = (TestApp::start(PROGRAM, &db, &[]), TestApp::start(PROGRAM, &db, &[]));
-    let (path, _) =
-        environment(&one, json!({"envVars": {"TOKEN": "s3cr3t-token"}, "sandboxConfig": {"snapshotEnabled": true}}))
-            .await;
+    let settings = json!({"envVars": {"TOKEN": "s3cr3t-token"}, "sandboxConfig": {"snapshotEnabled": true},
+        "availableToolsGroupsUids": ["builtin-sandbox"]});
+    let (path, id) = environment(&one, settings).await;
     let sandbox = started(&one, &path, json!({})).await;
     let said = ran(&two, &path, &sandbox, "cd /tmp; echo $TOKEN > f; cat f; exit 4").await;
     assert_eq!(
@@ -623,9 +623,38 @@ async fn any_process_works_on_a_machine_that_another_has() {
     assert_eq!(files("read", json!({"path": "/workspace/x"})).await.body["content"], "from afar");
     assert_eq!(files("list", json!({"path": "/workspace"})).await.body["entries"][0]["name"], "x");
     assert_eq!(files("read", json!({"path": "/nope"})).await.error(), "FILE_NOT_FOUND");
-    let stream = json!({"sandboxId": sandbox, "command": "echo hi"});
-    let stream = text(&two.post(&format!("{path}/sandbox/exec?stream=true"), stream).await.body);
-    assert!(stream.contains("event: stdout") && stream.contains("event: exit"), "{stream}");
+    // What a command says is heard while it runs.
+    let line =
+        "echo begun; until [ -e /workspace/go ]; do sleep 0.02; done; seq 200000 | md5sum; seq 200000; echo $TOKEN";
+    let command = two.request(Method::POST, &format!("{path}/sandbox/exec?stream=true"));
+    let mut stream = command.json(&json!({"sandboxId": sandbox, "command": line})).send().await.expect("an answer");
+    let mut told = String::new();
+    while let Some(chunk) = tokio::time::timeout(PATIENCE, stream.chunk()).await.expect("in time").expect("a chunk") {
+        told.push_str(&String::from_utf8_lossy(&chunk));
+        if told.contains("begun") && !told.contains("event: exit") {
+            ran(&one, &path, &sandbox, "touch /workspace/go").await;
+        }
+    }
+    let said: Vec<Value> =
+        told.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let said: String = said.iter().filter_map(|event| event["text"].as_str()).collect();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(
+        (lines.len(), lines[0], lines[200_001], lines[200_002]),
+        (200_003, "begun", "200000", "[REDACTED:TOKEN]")
+    );
+    assert!(told.contains("\"exitCode\":0"), "how it ended");
+
+    // Whoever is stopped leaves nothing running, wherever that runs.
+    let of = json!({"name": "h", "identifier": "helper", "environmentId": id});
+    assert_eq!(one.post("/assistants", of).await.status, StatusCode::CREATED);
+    let mark = format!("43201.{}", std::process::id());
+    let message = format!("/tool run_command {{\"command\": \"sleep {mark}\"}}");
+    two.post("/assistants/helper/messages?async=true", json!({"chatUid": "c", "message": message})).await;
+    eventually("the command runs", async || is_running(&mark).then_some(())).await;
+    assert_eq!(two.post("/assistants/helper/chats/c/stop", json!({})).await.status, StatusCode::OK);
+    eventually("the command is gone", async || (!is_running(&mark)).then_some(())).await;
+
     stopped(&two, &path, &sandbox, true).await;
     let session = ended(&two, &path).await;
     assert_eq!(session["status"], "stopped");
@@ -635,6 +664,17 @@ async fn any_process_works_on_a_machine_that_another_has() {
         "from afar",
         "the snapshot of one is restored by the other"
     );
+
+    // Who takes over ends what the other has.
+    ran(&one, &path, &sandbox, &format!("sleep {mark} > /dev/null 2>&1 &")).await;
+    assert!(is_running(&mark));
+    let taken = one.post(&format!("{path}/sandbox/start"), json!({"force": true})).await;
+    assert_eq!(taken.status, StatusCode::CREATED, "{}", taken.body);
+    assert!(!is_running(&mark), "it is gone before the next begins");
+    let sessions = two.get(&format!("{path}/sessions")).await.body["sessions"].clone();
+    let states = [0, 1].map(|n| (text(&sessions[n]["status"]), sessions[n]["stoppedReason"].clone()));
+    assert_eq!(states, [("running".to_owned(), Value::Null), ("stopped".to_owned(), json!("taken-over"))]);
+    assert_eq!(ran(&two, &path, &text(&taken.body["sandboxId"]), "cat x").await["stdout"], "from afar");
 }
 
 #[tokio::test]

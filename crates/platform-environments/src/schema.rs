@@ -102,5 +102,6 @@ diesel::table! {
         request -> Text,
         answer -> Nullable<Text>,
         taken -> Bool,
+        said -> Array<Text>,
     }
 }

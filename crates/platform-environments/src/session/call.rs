@@ -4,19 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_core::{AccountId, Code, Error, Id, Result, spawn};
-use platform_db::Notice;
+use platform_db::{Bus, Db, Notice};
 use platform_vault::SecretLocation;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{
     exec::{channel, whole},
-    live::gone,
+    live::{Live, gone},
     model::{CommandOutput, NewCommand, OutputPiece, StopSandbox},
     repository::{self, SessionRow},
     service::Worker,
@@ -31,6 +31,10 @@ const TAKING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest answer to a call, beside what a command may take.
 const ANSWERING: Duration = Duration::from_mins(1);
+/// What a command says within this is told together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// Pieces that are told together.
+const MOST_PIECES: usize = 64;
 
 enum CallKind {}
 
@@ -70,6 +74,38 @@ struct Asked {
     call: Call,
 }
 
+/// A piece of what a command says on its way to another process.
+#[derive(Serialize, Deserialize)]
+enum Said {
+    Stdout(String),
+    Stderr(String),
+}
+
+/// A call that is waited for; forgotten when it is dropped.
+struct Waited {
+    db: Db,
+    bus: Bus,
+    account: AccountId,
+    id: String,
+    owner: String,
+}
+
+impl Drop for Waited {
+    fn drop(&mut self) {
+        let (db, bus, account, id) = (self.db.clone(), self.bus.clone(), self.account.clone(), self.id.clone());
+        let owner = self.owner.clone();
+        spawn("forget sandbox call", async move {
+            let forgetting = async {
+                repository::forget(&mut *db.conn().await?, &account, &id).await?;
+                bus.tell(TOPIC, &owner).await
+            };
+            if let Err(error) = forgetting.await {
+                debug!(%error, "A call of a sandbox could not be forgotten; it is in two hours.");
+            }
+        });
+    }
+}
+
 type Answer = std::result::Result<Value, (String, String)>;
 
 /// An error that another process said.
@@ -103,13 +139,19 @@ impl PgEnvironments {
         let value = if session.owner == self.machines.owner {
             self.carry_out(&session.account(), &session.sandbox_id, user, call).await?
         } else {
-            self.ask(session, user, call).await?
+            self.ask(session, user, call, None).await?
         };
         serde_json::from_value(value).map_err(Error::internal)
     }
 
-    /// Asks the process that has a machine. 503 when it does not answer.
-    pub(crate) async fn ask(&self, row: &SessionRow, user: Option<&str>, call: Call) -> Result<Value> {
+    /// Asks the process that has a machine, and hands on what it says on the way. 503 when it does not answer.
+    pub(crate) async fn ask(
+        &self,
+        row: &SessionRow,
+        user: Option<&str>,
+        call: Call,
+        says: Option<&mpsc::Sender<OutputPiece>>,
+    ) -> Result<Value> {
         let longest = match &call {
             Call::Exec { command, .. } => match command.timeout_seconds.unwrap_or(300) {
                 0 => Duration::from_hours(2),
@@ -123,16 +165,26 @@ impl PgEnvironments {
         let asked = serde_json::to_string(&asked).map_err(Error::internal)?;
         let sealed = self.vault.seal(&place(&account, &id), &asked);
         repository::ask(&mut *self.db.conn().await?, &account, &id, &row.owner, &sealed).await?;
+        let _waited = Waited {
+            db: self.db.clone(),
+            bus: self.bus.clone(),
+            account: account.clone(),
+            id: id.clone(),
+            owner: row.owner.clone(),
+        };
         self.bus.tell(TOPIC, &row.owner).await?;
         let begun = Instant::now();
-        let answered = loop {
-            let (taken, answer) = repository::answered(&mut *self.db.conn().await?, &account, &id).await?;
-            if let Some(answer) = answer {
-                break Ok(answer);
+        let answer = loop {
+            let call = repository::hear(&mut *self.db.conn().await?, &account, &id).await?.unwrap_or_default();
+            for piece in &call.said {
+                self.hand_on(&account, &id, piece, says).await?;
+            }
+            if let Some(answer) = call.answer {
+                break answer;
             }
             let waited = begun.elapsed();
-            if (!taken && waited > TAKING) || waited > longest + ANSWERING {
-                break Err(Error::unavailable("the process that has this sandbox does not answer"));
+            if (!call.taken && waited > TAKING) || waited > longest + ANSWERING {
+                return Err(Error::unavailable("the process that has this sandbox does not answer"));
             }
             let heard = async {
                 while !matches!(told.recv().await, Ok(Notice::Changed { topic, id: of }) if topic == TOPIC && of == id)
@@ -141,29 +193,49 @@ impl PgEnvironments {
             };
             let _ = timeout(LOOK, heard).await;
         };
-        repository::forget(&mut *self.db.conn().await?, &account, &id).await?;
-        let opened = self.vault.open(&place(&account, &id), &answered?)?;
+        let opened = self.vault.open(&place(&account, &id), &answer)?;
         let answer: Answer = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
         answer.map_err(|(code, message)| error(&code, message))
     }
 
-    /// Runs a command there; what it says comes when it has ended.
-    pub(crate) async fn exec_there(
-        self: &Arc<Self>,
-        row: &SessionRow,
-        call: Call,
-    ) -> Result<mpsc::Receiver<OutputPiece>> {
-        let output: CommandOutput = self.on_machine(row, None, call).await?;
-        let (says, said) = channel();
-        let pieces = [
-            Some(output.stdout.clone()).filter(|text| !text.is_empty()).map(OutputPiece::Stdout),
-            Some(output.stderr.clone()).filter(|text| !text.is_empty()).map(OutputPiece::Stderr),
-            Some(OutputPiece::Exit(output)),
-        ];
-        for piece in pieces.into_iter().flatten() {
-            let _ = says.try_send(piece);
+    /// What a command said there, to whoever listens here.
+    async fn hand_on(
+        &self,
+        account: &AccountId,
+        id: &str,
+        sealed: &str,
+        says: Option<&mpsc::Sender<OutputPiece>>,
+    ) -> Result<()> {
+        let Some(says) = says else { return Ok(()) };
+        let opened = self.vault.open(&place(account, id), sealed)?;
+        let pieces: Vec<Said> = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        for piece in pieces {
+            let piece = match piece {
+                Said::Stdout(text) => OutputPiece::Stdout(text),
+                Said::Stderr(text) => OutputPiece::Stderr(text),
+            };
+            // Whoever asked may be gone; the command goes on.
+            let _ = says.send(piece).await;
         }
-        Ok(said)
+        Ok(())
+    }
+
+    /// Runs a command there, to its end also when nobody listens any more.
+    pub(crate) fn exec_there(
+        self: &Arc<Self>,
+        session: SessionRow,
+        command: NewCommand,
+        raw: bool,
+    ) -> mpsc::Receiver<OutputPiece> {
+        let (says, said) = channel();
+        let environments = Arc::clone(self);
+        spawn("sandbox command", async move {
+            let call = Call::Exec { command, worker: None, raw };
+            let output = environments.ask(&session, None, call, Some(&says)).await;
+            let output = output.and_then(|output| serde_json::from_value(output).map_err(Error::internal));
+            let _ = says.send(output.map_or_else(OutputPiece::Failed, OutputPiece::Exit)).await;
+        });
+        said
     }
 
     /// Does what other processes ask of machines that are here.
@@ -184,14 +256,94 @@ impl PgEnvironments {
     async fn take_call(self: &Arc<Self>, account: &AccountId, id: &str, request: &str) -> Result<()> {
         let opened = self.vault.open(&place(account, id), request)?;
         let Asked { sandbox, user, call } = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
-        let answer: Answer = match self.carry_out(account, &sandbox, user.as_deref(), call).await {
-            Ok(value) => Ok(value),
-            Err(error) => Err((error.code().as_str().to_owned(), error.message().to_owned())),
+        // A turn that is stopped wants nothing of it any more; others want it done.
+        let ends_with_asker = matches!(&call, Call::Exec { worker: Some(_), .. });
+        let carried_out = async {
+            match call {
+                Call::Exec { command, worker: None, raw } => {
+                    let live = self.here(account, &sandbox)?;
+                    let said = self.exec_here(&live, command, None, raw).await?;
+                    let output = self.tell(account, id, said).await?;
+                    serde_json::to_value(output).map_err(Error::internal)
+                }
+                call => self.carry_out(account, &sandbox, user.as_deref(), call).await,
+            }
         };
+        let carried_out = tokio::select! {
+            carried_out = carried_out => carried_out,
+            () = self.forgotten(account, id), if ends_with_asker => return Ok(()),
+        };
+        let answer: Answer =
+            carried_out.map_err(|error| (error.code().as_str().to_owned(), error.message().to_owned()));
         let answer = serde_json::to_string(&answer).map_err(Error::internal)?;
         let sealed = self.vault.seal(&place(account, id), &answer);
         repository::answer(&mut *self.db.conn().await?, account, id, &sealed).await?;
         self.bus.tell(TOPIC, id).await
+    }
+
+    /// Tells whoever asked what a command says, until it has ended.
+    async fn tell(
+        &self,
+        account: &AccountId,
+        id: &str,
+        mut said: mpsc::Receiver<OutputPiece>,
+    ) -> Result<CommandOutput> {
+        let mut is_heard = true;
+        loop {
+            let (mut pieces, mut told) = (Vec::new(), Vec::new());
+            said.recv_many(&mut pieces, MOST_PIECES).await;
+            let mut ended = pieces.is_empty().then(|| Err(Error::unavailable("the sandbox has ended")));
+            for piece in pieces {
+                match piece {
+                    OutputPiece::Stdout(text) => told.push(Said::Stdout(text)),
+                    OutputPiece::Stderr(text) => told.push(Said::Stderr(text)),
+                    OutputPiece::Exit(output) => ended = Some(Ok(output)),
+                    OutputPiece::Failed(error) => ended = Some(Err(error)),
+                }
+            }
+            if is_heard && !told.is_empty() {
+                let told = serde_json::to_string(&told).map_err(Error::internal)?;
+                is_heard = self.is_heard(account, id, &self.vault.seal(&place(account, id), &told)).await?;
+            }
+            match ended {
+                Some(ended) => return ended,
+                None => sleep(TOGETHER).await,
+            }
+        }
+    }
+
+    /// Tells it once there is room for it; `false` when nobody listens any more.
+    async fn is_heard(&self, account: &AccountId, id: &str, piece: &str) -> Result<bool> {
+        let begun = Instant::now();
+        while !repository::say(&mut *self.db.conn().await?, account, id, piece).await? {
+            let is_waited_for = repository::is_waited_for(&mut *self.db.conn().await?, account, id).await?;
+            if !is_waited_for || begun.elapsed() > ANSWERING {
+                return Ok(false);
+            }
+            sleep(TOGETHER).await;
+        }
+        self.bus.tell(TOPIC, id).await.map(|()| true)
+    }
+
+    /// Waits until nobody waits for a call any more.
+    async fn forgotten(&self, account: &AccountId, id: &str) {
+        let mut told = self.bus.subscribe();
+        loop {
+            let heard = async {
+                while !matches!(told.recv().await, Ok(Notice::Changed { topic, id: of })
+                    if topic == TOPIC && of == self.machines.owner)
+                {}
+            };
+            let _ = timeout(ANSWERING, heard).await;
+            let waited_for = async { repository::is_waited_for(&mut *self.db.conn().await?, account, id).await };
+            if let Ok(false) = waited_for.await {
+                return;
+            }
+        }
+    }
+
+    fn here(&self, account: &AccountId, sandbox: &str) -> Result<Arc<Live>> {
+        self.machines.get(sandbox).filter(|live| live.account == *account).ok_or_else(gone)
     }
 
     /// Does what is asked of a machine that is here.
@@ -202,7 +354,7 @@ impl PgEnvironments {
         user: Option<&str>,
         call: Call,
     ) -> Result<Value> {
-        let live = self.machines.get(sandbox).filter(|live| live.account == *account).ok_or_else(gone)?;
+        let live = self.here(account, sandbox)?;
         if let Some(user) = user {
             live.state().users.insert(user.to_owned(), self.clock.now());
         }

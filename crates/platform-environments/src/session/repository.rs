@@ -1,10 +1,10 @@
 use std::{collections::HashMap, time::Duration};
 
 use diesel::{
-    dsl::{now, sql},
+    dsl::{exists, now, sql},
     pg::Pg,
     prelude::*,
-    sql_types::{BigInt, Timestamptz},
+    sql_types::{Array, BigInt, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Page, Result, Timestamp};
@@ -352,12 +352,42 @@ pub(crate) async fn answer(conn: &mut Conn, account: &AccountId, id: &str, answe
     Ok(())
 }
 
-/// Whether somebody took a call, and its answer, which is given once.
-pub(crate) async fn answered(conn: &mut Conn, account: &AccountId, id: &str) -> Result<(bool, Option<String>)> {
+/// Adds to what a call says; `false`: what was said before has not been heard yet.
+pub(crate) async fn say(conn: &mut Conn, account: &AccountId, id: &str, piece: &str) -> Result<bool> {
+    let sql = "UPDATE sandbox_calls SET said = array_append(said, $3) \
+        WHERE account_id = $1 AND id = $2 AND cardinality(said) < 4";
+    let adding = diesel::sql_query(sql).bind::<Text, _>(account.as_str()).bind::<Text, _>(id).bind::<Text, _>(piece);
+    Ok(adding.execute(conn).await? == 1)
+}
+
+/// Whether somebody still waits for a call.
+pub(crate) async fn is_waited_for(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
     use sandbox_calls as c;
     let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
-    let found = of.select((c::taken, c::answer)).first::<(bool, Option<String>)>(conn).await.optional()?;
-    Ok(found.unwrap_or((true, None)))
+    Ok(diesel::select(exists(of)).get_result(conn).await?)
+}
+
+/// What is known of a call.
+#[derive(Default, Queryable, Selectable)]
+#[diesel(table_name = sandbox_calls)]
+pub(crate) struct CallRow {
+    /// A process carries it out.
+    pub taken: bool,
+    pub answer: Option<String>,
+    /// What it said since this was asked last.
+    pub said: Vec<String>,
+}
+
+/// How a call stands; what it said is given once.
+pub(crate) async fn hear(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<CallRow>> {
+    use sandbox_calls as c;
+    let of = || c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
+    let found = of().select(CallRow::as_select()).first(conn).await.optional()?;
+    if let Some(heard) = found.as_ref().map(|call| call.said.len()).filter(|heard| *heard > 0) {
+        let rest = sql::<Array<Text>>(&format!("said[{}:]", heard + 1));
+        diesel::update(of()).set(c::said.eq(rest)).execute(conn).await?;
+    }
+    Ok(found)
 }
 
 /// Forgets a call.

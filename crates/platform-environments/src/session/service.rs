@@ -360,7 +360,7 @@ impl SandboxService for PgEnvironments {
         let session = self.running(&caller.account, id, &command.sandbox_id).await?;
         match self.machines.get(&command.sandbox_id) {
             Some(live) => self.exec_here(&live, command, None, raw).await,
-            None => self.exec_there(&session, Call::Exec { command, worker: None, raw }).await,
+            None => Ok(self.exec_there(session, command, raw)),
         }
     }
 

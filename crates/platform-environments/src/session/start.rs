@@ -372,14 +372,17 @@ impl PgEnvironments {
             finished_ms: Some(now.0),
             stopped_reason: Some(reason),
             saving: Some(false),
-            error,
+            error: error.clone(),
             ..SessionChange::default()
         };
         let closed = repository::change(conn, &account, &session.id, &change).await?;
         if closed {
             snapshot::fail_of(conn, &session.sandbox_id, now).await?;
-            let data = json!({"sessionId": session.id, "environmentId": session.environment_id, "status": status,
+            let mut data = json!({"sessionId": session.id, "environmentId": session.environment_id, "status": status,
                 "stoppedReason": reason});
+            if let Some(error) = error {
+                data["error"] = error.into();
+            }
             let project = environments::project(conn, &account, &session.environment_id).await?;
             let event = Event {
                 tenant: session.tenant_id.as_deref(),

@@ -1,0 +1,1 @@
+ALTER TABLE sandbox_calls DROP COLUMN said;
