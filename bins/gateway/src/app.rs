@@ -13,7 +13,7 @@ use platform_agents::{
     PgThreadStates, ThreadConfig, task_tools,
 };
 use platform_auth::{AuthConfig, PgAuthService};
-use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService, PgEarlierTurns};
+use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService, PgChatStates, PgEarlierTurns};
 use platform_conversation::{FileFetcher, Ports};
 use platform_core::{FairMemory, SystemClock};
 use platform_db::{Bus, Db, Embedded};
@@ -183,6 +183,7 @@ impl Platform {
             egress: egress.clone(),
             backend: sandboxes::backend(config, egress),
             threads: Arc::new(PgThreadStates::new(db)),
+            chats: Arc::new(PgChatStates::new(db)),
             referrers,
             limits: config.limits,
             settings: sandboxes::settings(config),

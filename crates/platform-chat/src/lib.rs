@@ -41,6 +41,7 @@ pub use assistant::{
 };
 pub use chat::{
     CHAT, Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint,
-    Compacted, Feedback, GuardrailResults, PgChatService, PgEarlierTurns, StatusError, Stopped, TimeBound,
+    Compacted, Feedback, GuardrailResults, PgChatService, PgChatStates, PgEarlierTurns, StatusError, Stopped,
+    TimeBound,
 };
 pub use turn::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses};

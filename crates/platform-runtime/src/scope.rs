@@ -181,6 +181,13 @@ impl Environments for () {
     }
 }
 
+/// Which chats are at work.
+#[async_trait]
+pub trait ChatStates: Send + Sync {
+    /// Those of these chats in which a turn is under way, or waits for somebody.
+    async fn busy(&self, account: &AccountId, ids: &[String]) -> Result<Vec<String>>;
+}
+
 /// How far threads of agents are.
 #[async_trait]
 pub trait ThreadStates: Send + Sync {

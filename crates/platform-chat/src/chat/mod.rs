@@ -5,6 +5,7 @@ mod model;
 pub(crate) mod repository;
 mod service;
 mod source;
+mod states;
 mod waiting;
 
 pub use earlier::PgEarlierTurns;
@@ -14,3 +15,4 @@ pub use model::{
     Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, GuardrailResults, StatusError, Stopped,
 };
 pub use service::{CHAT, ChatConfig, ChatService, PgChatService};
+pub use states::PgChatStates;

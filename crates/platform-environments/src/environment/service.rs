@@ -11,7 +11,7 @@ use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_files::Store;
 use platform_knowledge::SkillRef;
-use platform_runtime::{Environments, InheritedParts, ThreadStates, TurnSkill};
+use platform_runtime::{ChatStates, Environments, InheritedParts, ThreadStates, TurnSkill};
 use platform_sandbox::{Cli, SandboxBackend};
 use platform_vault::{Secret, SecretLocation, Vault};
 use serde_json::Value;
@@ -100,6 +100,8 @@ pub struct EnvironmentNeeds {
     pub backend: Arc<dyn SandboxBackend>,
     /// Which threads are over.
     pub threads: Arc<dyn ThreadStates>,
+    /// Which chats are at work.
+    pub chats: Arc<dyn ChatStates>,
     /// Who refers to them.
     pub referrers: Referrers,
     /// Sizes of fields.
@@ -118,6 +120,7 @@ pub struct PgEnvironments {
     pub(crate) egress: Egress,
     pub(crate) backend: Arc<dyn SandboxBackend>,
     pub(crate) threads: Arc<dyn ThreadStates>,
+    pub(crate) chats: Arc<dyn ChatStates>,
     pub(crate) settings: SandboxSettings,
     pub(crate) machines: Machines,
     referrers: Referrers,
@@ -148,8 +151,20 @@ fn secret(variables: Vec<(String, String)>) -> Variables {
 impl PgEnvironments {
     /// No machine is made before somebody wants one.
     pub fn new(needs: EnvironmentNeeds) -> Arc<Self> {
-        let EnvironmentNeeds { db, bus, clock, vault, store, egress, backend, threads, referrers, limits, settings } =
-            needs;
+        let EnvironmentNeeds {
+            db,
+            bus,
+            clock,
+            vault,
+            store,
+            egress,
+            backend,
+            threads,
+            chats,
+            referrers,
+            limits,
+            settings,
+        } = needs;
         let (known, machines) =
             (InvalidatedCache::by_id(&bus, TOPIC, Capacity::Entries(MOST_KNOWN)), Machines::new(settings.most));
         Arc::new(Self {
@@ -161,6 +176,7 @@ impl PgEnvironments {
             egress,
             backend,
             threads,
+            chats,
             settings,
             machines,
             referrers,

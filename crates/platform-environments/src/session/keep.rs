@@ -39,7 +39,7 @@ const LAST_MS: i64 = 30_000;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// A disk that is too full for so long ends the machine.
 const OVER_MS: i64 = 60_000;
-/// A chat that has not used its machine for so long is done with it.
+/// A chat whose last turn ended so long ago is done with its machine.
 const CHAT_MS: i64 = 10 * 60 * 1000;
 
 /// How a machine ends.
@@ -209,6 +209,12 @@ impl PgEnvironments {
         };
         let ids: Vec<String> = users.keys().cloned().collect();
         let threads = self.threads.are_over(&live.account, &ids).await?;
+        let chats: Vec<String> = ids.into_iter().filter(|id| !threads.contains_key(id)).collect();
+        let busy = if chats.is_empty() { Vec::new() } else { self.chats.busy(&live.account, &chats).await? };
+        if !busy.is_empty() {
+            live.state().users.extend(busy.into_iter().map(|id| (id, now)));
+            return Ok(false);
+        }
         let is_done = |id: &String, used: Timestamp| match threads.get(id) {
             Some(is_over) => *is_over,
             None => now.0 - used.0 > CHAT_MS,
