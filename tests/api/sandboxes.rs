@@ -681,8 +681,9 @@ async fn any_process_works_on_a_machine_that_another_has() {
 async fn machines_die_with_their_platform_and_their_sessions_say_so() {
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &[]);
-    let (path, _) =
-        environment(&app, json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true}})).await;
+    let settings = json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true},
+        "availableToolsGroupsUids": ["builtin-sandbox"]});
+    let (path, id) = environment(&app, settings).await;
     let sandbox = started(&app, &path, json!({})).await;
     ran(&app, &path, &sandbox, "echo kept > kept").await;
     stopped(&app, &path, &sandbox, true).await;
@@ -704,6 +705,28 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
     assert!(text(&session["error"]).contains("not saved is lost"), "{session}");
     let sandbox = started(&app, &path, json!({})).await;
     assert_eq!(ran(&app, &path, &sandbox, "cat kept; ls lost").await["stdout"], "kept\n", "the last snapshot is there");
+
+    // Told to end, a process saves what is on its machines first.
+    ran(&app, &path, &sandbox, "echo more > kept").await;
+    app.signal("TERM");
+    let next = TestApp::start(PROGRAM, &db, &[]);
+    assert_eq!(std::mem::replace(&mut app, next).ended().await, Some(0));
+    assert_eq!(ended(&app, &path).await["status"], "stopped");
+
+    // A command of a turn whose end nobody heard of is not run again.
+    let of = json!({"name": "h", "identifier": "helper", "environmentId": id});
+    assert_eq!(app.post("/assistants", of).await.status, StatusCode::CREATED);
+    let message = format!("/tool run_command {{\"command\": \"cat kept; sleep {mark}\"}}");
+    app.post("/assistants/helper/messages?async=true", json!({"chatUid": "c", "message": message})).await;
+    eventually("the command runs", async || is_running(&mark).then_some(())).await;
+    app.crash();
+    dies(&mark).await;
+    let chat = eventually("the turn ends", async || {
+        let chat = app.get("/assistants/helper/chats/c").await.body;
+        (chat["status"] == "completed").then_some(chat)
+    })
+    .await;
+    assert!(chat.to_string().contains("RESULT_UNKNOWN") && !is_running(&mark), "{chat}");
 }
 
 /// Kills the platform while machines run commands and are saved.

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_access::Referrers;
 use platform_child::Children;
-use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Object, Result, SystemClock, Timestamp};
+use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Object, Result, SystemClock, Timestamp, spawn};
 use platform_db::Bus;
 use platform_egress::{Egress, EgressRules};
 use platform_environments::{
@@ -168,7 +168,7 @@ impl House {
             limits: FieldLimits::default(),
             settings: SandboxSettings { most: 10, output_bytes: 1 << 20, runtimes: Vec::new() },
         });
-        tokio::spawn(Arc::clone(&environments).keep());
+        spawn("sandboxes", Arc::clone(&environments).keep());
         let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
         let tools = BuiltInTools::new(vec![sandbox_tools(&environments)], children);
         Self { clock, disks, conversations, environments, tools, caller: full_caller(), _db: test }
@@ -277,7 +277,7 @@ async fn a_machine_in_use_gets_more_time_until_it_is_two_hours_old() {
     let environment = house.environment(SandboxConfig { auto_extend: true, ..SandboxConfig::default() }).await;
     let sandbox = house.start(&environment, 30).await;
     let command = NewCommand {
-        sandbox_id: sandbox.into(),
+        sandbox_id: sandbox,
         command: "sleep 1000".to_owned(),
         cwd: Some("/tmp".to_owned()),
         timeout_seconds: Some(0),
