@@ -10,8 +10,8 @@ use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
-    AccountId, Caller, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict,
-    check_size, drop_null, memory_of, misfit, run_sized,
+    AccountId, Caller, Checks, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session,
+    Strict, check_size, drop_null, memory_of, misfit, run_sized,
 };
 use platform_db::{Db, Idempotency};
 use serde::{
@@ -89,6 +89,24 @@ impl Request {
     /// The session that calls, if one does.
     pub fn session(&self) -> Option<&Session> {
         self.identity.as_ref()?.caller.session()
+    }
+
+    /// The tenant and end user that a request is about: those it names, of a session its own. `TENANT_ID_REQUIRED`.
+    pub fn tenant_and_user(
+        &self,
+        tenant: Option<String>,
+        subtenant: Option<String>,
+    ) -> Result<(String, Option<String>)> {
+        let own = self.session();
+        let tenant = tenant.or_else(|| own.map(|session| session.tenant_id.clone()));
+        let subtenant = subtenant.or_else(|| own.and_then(|session| session.subtenant_id.clone()));
+        let Some(tenant) = tenant.filter(|tenant| !tenant.is_empty()) else {
+            return Err(Error::new(Code::TENANT_ID_REQUIRED, "tenantId is required: say whom this is about."));
+        };
+        let mut checks = Checks::default();
+        checks.tenants(Some(&tenant), subtenant.as_deref());
+        checks.finish()?;
+        Ok((tenant, subtenant))
     }
 
     /// What the access token says beside whom it stands for, name and value.

@@ -8,10 +8,11 @@
 //! as good as its file; one of a tenant is for that tenant alone; whoever pays is asked before an engine is.
 //!
 //! ```no_run
+//! # use std::sync::Arc;
 //! # use platform_core::{AccountId, Result};
 //! # use platform_speech::*;
 //! # async fn example(needs: SpeechNeeds, account: AccountId, new: NewTranscript) -> Result<()> {
-//! let speech = PgSpeech::new(needs);
+//! let speech: Arc<dyn SpeechService> = Arc::new(PgSpeech::new(needs));
 //! let transcript = speech.transcribe(&account, new, None).await?;
 //! # Ok(()) }
 //! ```
@@ -26,5 +27,5 @@ mod service;
 mod transcript;
 
 pub use audio::AUDIO_WORKS;
-pub use service::{PgSpeech, SpeechNeeds, TRANSCRIPT};
+pub use service::{PgSpeech, SpeechNeeds, SpeechService, TRANSCRIPT};
 pub use transcript::{NewTranscript, Recording, Transcript, TranscriptSegment};

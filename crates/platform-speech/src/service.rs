@@ -13,7 +13,6 @@ use platform_files::{Content, NewFile, PgFileService};
 use platform_runtime::{
     Audio, Budget, Catalog, ChildPool, Cost, Dictations, Operation, Payer, SecondaryCall, Spender, Usage,
 };
-
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -28,6 +27,21 @@ pub const TRANSCRIPT: Kind = Kind::placed("transcript");
 
 /// Recordings that are in memory at once, and of one account.
 const AT_ONCE: (usize, usize) = (8, 3);
+
+/// Recordings that become text.
+#[async_trait]
+pub trait SpeechService: Send + Sync {
+    /// Turns a recording into text, and keeps both. `SPEECH_NOT_CONFIGURED`, `AUDIO_UNSUPPORTED_FORMAT`,
+    /// `NO_SPEECH_DETECTED`.
+    async fn transcribe(
+        &self,
+        account: &AccountId,
+        new: NewTranscript,
+        once: Option<&Idempotency>,
+    ) -> Result<Transcript>;
+    /// One that was made. `TRANSCRIPT_NOT_FOUND`.
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Transcript>;
+}
 
 /// What speech needs of others.
 pub struct SpeechNeeds {
@@ -61,8 +75,45 @@ impl PgSpeech {
         Self { needs, places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1) }
     }
 
-    /// Turns a recording into text, and keeps both.
-    pub async fn transcribe(
+    /// The bytes of a recording.
+    async fn bytes(&self, account: &AccountId, owner: &Owner, recording: &Recording) -> Result<Bytes> {
+        let SpeechNeeds { files, egress, .. } = &self.needs;
+        match recording {
+            Recording::File { path, .. } => {
+                let path = path.clone();
+                run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal)).await
+            }
+            Recording::Url(url) => {
+                if let Some(token) = files.token_of(url) {
+                    let file = files.find_for(account, owner, &token).await?;
+                    return files.bytes(account, &file, u64::MAX).await;
+                }
+                let fetched = egress.of(account).get(url).await.map_err(|error| error.into_error("audioUrl"))?;
+                if !(200..300).contains(&fetched.status) {
+                    let message = format!("audioUrl: the address answers {}", fetched.status);
+                    return Err(Error::invalid("audioUrl", "format", message));
+                }
+                Ok(fetched.bytes)
+            }
+        }
+    }
+
+    /// How long a recording is; a container that cannot be read says nothing.
+    async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Option<Duration> {
+        let children = &self.needs.children;
+        let place = children.place(account).await;
+        let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten()?;
+        Some(Duration::from_millis(millis))
+    }
+}
+
+fn missing(id: &str) -> Error {
+    Error::not_found(code::TRANSCRIPT_NOT_FOUND, "transcript", id)
+}
+
+#[async_trait]
+impl SpeechService for PgSpeech {
+    async fn transcribe(
         &self,
         account: &AccountId,
         mut new: NewTranscript,
@@ -152,46 +203,10 @@ impl PgSpeech {
         .await
     }
 
-    /// One that was made; `TRANSCRIPT_NOT_FOUND` when there is none.
-    pub async fn get(&self, account: &AccountId, id: &str) -> Result<Transcript> {
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Transcript> {
         let row = repository::find(self.needs.db.read().await?.get(), account, id).await?;
         row.ok_or_else(|| missing(id))?.shown()
     }
-
-    /// The bytes of a recording.
-    async fn bytes(&self, account: &AccountId, owner: &Owner, recording: &Recording) -> Result<Bytes> {
-        let SpeechNeeds { files, egress, .. } = &self.needs;
-        match recording {
-            Recording::File { path, .. } => {
-                let path = path.clone();
-                run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal)).await
-            }
-            Recording::Url(url) => {
-                if let Some(token) = files.token_of(url) {
-                    let file = files.find_for(account, owner, &token).await?;
-                    return files.bytes(account, &file, u64::MAX).await;
-                }
-                let fetched = egress.of(account).get(url).await.map_err(|error| error.into_error("audioUrl"))?;
-                if !(200..300).contains(&fetched.status) {
-                    let message = format!("audioUrl: the address answers {}", fetched.status);
-                    return Err(Error::invalid("audioUrl", "format", message));
-                }
-                Ok(fetched.bytes)
-            }
-        }
-    }
-
-    /// How long a recording is; a container that cannot be read says nothing.
-    async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Option<Duration> {
-        let children = &self.needs.children;
-        let place = children.place(account).await;
-        let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten()?;
-        Some(Duration::from_millis(millis))
-    }
-}
-
-fn missing(id: &str) -> Error {
-    Error::not_found(code::TRANSCRIPT_NOT_FOUND, "transcript", id)
 }
 
 #[async_trait]

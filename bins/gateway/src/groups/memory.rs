@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::ASSISTANT;
-use platform_core::{Checks, Code, Error, Object, Result, check_types};
+use platform_core::{Code, Error, Object, Result, check_types};
 use platform_http::{Answer, Group, Request, key, session};
 use platform_memory::{EntryPatch, MemoryService, NewEntry, PgMemory, Source};
 use platform_runtime::MemoryBucket;
@@ -74,16 +74,7 @@ struct WhoseExport {
 
 /// The bucket that a request means; `None` while the assistant remembers nothing.
 async fn bucket(services: &Services, request: &Request, whose: Whose) -> Result<Option<MemoryBucket>> {
-    let Whose { tenant_id, subtenant_id } = whose;
-    let own = request.session();
-    let tenant = tenant_id.or_else(|| own.map(|session| session.tenant_id.clone()));
-    let subtenant = subtenant_id.or_else(|| own.and_then(|session| session.subtenant_id.clone()));
-    let Some(tenant) = tenant.filter(|tenant| !tenant.is_empty()) else {
-        return Err(Error::new(Code::TENANT_ID_REQUIRED, "tenantId is required: say whose memory it is."));
-    };
-    let mut checks = Checks::default();
-    checks.tenants(Some(&tenant), subtenant.as_deref());
-    checks.finish()?;
+    let (tenant, subtenant) = request.tenant_and_user(whose.tenant_id, whose.subtenant_id)?;
     let assistant = services.assistants.get(request.account()?, request.path("identifier")).await?;
     let memory = &assistant.settings().core_memory;
     Ok(memory.enabled.then(|| memory.bucket(&assistant.id, &tenant, subtenant.as_deref())))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use platform_core::{Error, Owner, Result};
 use platform_http::{Answer, Group, Request, session};
-use platform_speech::{NewTranscript, PgSpeech, Recording, TRANSCRIPT, code};
+use platform_speech::{NewTranscript, PgSpeech, Recording, SpeechService, TRANSCRIPT, code};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -13,13 +13,13 @@ use crate::module::Module;
 /// Recordings that become text; `most_bytes`: of one.
 pub(crate) fn module(speech: &Arc<PgSpeech>, most_bytes: usize) -> Module {
     Module {
-        groups: vec![group(Arc::clone(speech), most_bytes)],
+        groups: vec![group(speech.clone(), most_bytes)],
         resources: vec![(TRANSCRIPT, speech.clone())],
         ..Module::default()
     }
 }
 
-fn group(services: Arc<PgSpeech>, most_bytes: usize) -> Group {
+fn group(services: Arc<dyn SpeechService>, most_bytes: usize) -> Group {
     let mut group = Group::of("speech", "Recordings that become text", services)
         .naming("transcriptId", TRANSCRIPT)
         .also_at("/v1/speech-to-text", "/v1/whisper")
@@ -66,7 +66,7 @@ struct SpeechFields {
     verbose: Option<bool>,
 }
 
-async fn transcribe(speech: Arc<PgSpeech>, request: Request) -> Result<Answer> {
+async fn transcribe(speech: Arc<dyn SpeechService>, request: Request) -> Result<Answer> {
     let fields: SpeechFields = request.form().await?;
     let part = request.parts.iter().any(|part| part.field == "audio").then(|| request.file("audio")).transpose()?;
     let url = fields.audio_url.filter(|url| !url.is_empty());
@@ -91,7 +91,7 @@ async fn transcribe(speech: Arc<PgSpeech>, request: Request) -> Result<Answer> {
     Answer::ok(&speech.transcribe(request.account()?, new, request.once.as_ref()).await?)
 }
 
-async fn get(speech: Arc<PgSpeech>, request: Request) -> Result<Answer> {
+async fn get(speech: Arc<dyn SpeechService>, request: Request) -> Result<Answer> {
     Answer::ok(&speech.get(request.account()?, request.path("transcriptId")).await?)
 }
 

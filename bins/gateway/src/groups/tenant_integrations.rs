@@ -6,7 +6,7 @@ use platform_access::{Kind, Resources};
 use platform_auth::{ClientService, PgAuthService};
 use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::{ASSISTANT, AssistantSettings, ConnectionMode};
-use platform_core::{Checks, Code, Error, ErrorKind, Owner, Result};
+use platform_core::{Code, Error, ErrorKind, Owner, Result};
 use platform_http::{Answer, Group, Request, session};
 use platform_integrations::{APP, Connecting, NewConnection, PgIntegrations, code};
 use platform_runtime::TenantAppOffer;
@@ -95,15 +95,7 @@ impl Asked {
             let message = "assistantId is required: whose tools the accounts are for";
             return Err(Error::invalid("assistantId", "required", message));
         };
-        let own = request.session();
-        let tenant = tenant_id.or_else(|| own.map(|session| session.tenant_id.clone()));
-        let subtenant = subtenant_id.or_else(|| own.and_then(|session| session.subtenant_id.clone()));
-        let Some(tenant) = tenant.filter(|tenant| !tenant.is_empty()) else {
-            return Err(Error::new(Code::TENANT_ID_REQUIRED, "tenantId is required: say whose accounts they are."));
-        };
-        let mut checks = Checks::default();
-        checks.tenants(Some(&tenant), subtenant.as_deref());
-        checks.finish()?;
+        let (tenant, subtenant) = request.tenant_and_user(tenant_id, subtenant_id)?;
         let account = request.account()?;
         let known = services.assistants.get(account, &assistant).await.map_err(|_| unavailable())?;
         if request.hides(ASSISTANT, &known.identifier).await? {
@@ -117,7 +109,7 @@ impl Asked {
             return Err(unavailable());
         }
         let config = &settings.tenant_integrations_config;
-        if config.identity_mode == ConnectionMode::Signed && own.is_none() {
+        if config.identity_mode == ConnectionMode::Signed && request.session().is_none() {
             let message = "Accounts of this assistant are connected by its end users alone, with their sessions.";
             return Err(Error::new(Code::FORBIDDEN, message));
         }
