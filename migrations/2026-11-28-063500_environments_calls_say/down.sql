@@ -1,1 +1,1 @@
-ALTER TABLE sandbox_calls DROP COLUMN said;
+ALTER TABLE sandbox_calls DROP COLUMN said, DROP COLUMN heard;

@@ -132,6 +132,11 @@ impl<K: Eq + Hash + Clone> FairMemory<K> {
         }
     }
 
+    /// Bytes that an account holds.
+    pub fn held(&self, account: &K) -> usize {
+        self.0.0.state().held.get(account).map_or(0, |pieces| pieces * PIECE)
+    }
+
     /// The same if there is room at once.
     pub fn try_hold(&self, account: &K, bytes: usize) -> Result<Option<FairPermit<K>>, NoRoom> {
         match bytes / PIECE {

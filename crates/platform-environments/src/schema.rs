@@ -103,5 +103,6 @@ diesel::table! {
         answer -> Nullable<Text>,
         taken -> Bool,
         said -> Array<Text>,
+        heard -> Timestamptz,
     }
 }

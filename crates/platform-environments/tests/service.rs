@@ -20,8 +20,9 @@ use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Object, Result, S
 use platform_db::Bus;
 use platform_egress::{Egress, EgressRules};
 use platform_environments::{
-    Environment, EnvironmentNeeds, EnvironmentService, EnvironmentSettings, NewCommand, PgEnvironments, SandboxConfig,
-    SandboxService, SandboxSession, SandboxSettings, SnapshotService, StartSandbox, sandbox_tools, whole,
+    Environment, EnvironmentNeeds, EnvironmentService, EnvironmentSettings, Hearing, NewCommand, PgEnvironments,
+    SandboxConfig, SandboxService, SandboxSession, SandboxSettings, SnapshotService, StartSandbox, sandbox_tools,
+    whole,
 };
 use platform_files::Store;
 use platform_runtime::{
@@ -283,7 +284,7 @@ async fn a_machine_in_use_gets_more_time_until_it_is_two_hours_old() {
         timeout_seconds: Some(0),
         ..NewCommand::default()
     };
-    let said = Arc::clone(&house.environments).exec(&house.caller, &environment, command, false).await;
+    let said = Arc::clone(&house.environments).exec(&house.caller, &environment, command, Hearing::default()).await;
     let began = house.session(&environment).await.started_timestamp_ms.0;
     for half_hours in 1..4 {
         house.clock.advance_ms(began + half_hours * 30 * MINUTE_MS - 10_000 - house.clock.now().0);

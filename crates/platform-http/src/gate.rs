@@ -10,8 +10,7 @@ use std::{
 use actix_web::HttpRequest;
 use ipnet::IpNet;
 use platform_core::{
-    AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, MOST_LISTED, Result, joined,
-    sha256_hex,
+    AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, Result, joined, sha256_hex,
 };
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
@@ -39,7 +38,7 @@ const WRONG_FOR_NAME: Rate = Rate { count: 10, minutes: 15, burst: 10 };
 /// Applications that make themselves known from one address.
 const REGISTRATIONS: Rate = Rate { count: 20, minutes: 60, burst: 20 };
 /// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
-const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 1, minutes: 1, burst: 3 };
+const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 3, minutes: 15, burst: 3 };
 /// Bytes of answers that are not read yet, in all and of one account.
 const ANSWERS: (usize, usize) = (128 << 20, 64 << 20);
 /// Requests under an `Idempotency-Key` that go on when their client goes, in all and of one account.
@@ -89,7 +88,7 @@ pub struct Gate {
     memory: FairMemory<String>,
     uploads: FairSemaphore<String>,
     answers: FairMemory<String>,
-    /// The same for what changed something: that is told in any case.
+    /// The same for what changed something, counted without a bound: that is told in any case.
     answers_of_effects: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
@@ -140,7 +139,7 @@ impl Gate {
             memory: FairMemory::new(BODY_MEMORY.0, BODY_MEMORY.1),
             uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
             answers: FairMemory::new(ANSWERS.0, ANSWERS.1),
-            answers_of_effects: FairMemory::new(ANSWERS.0, ANSWERS.1),
+            answers_of_effects: FairMemory::new(0, 0),
             once: FairSemaphore::new(0, 1),
             unattended: FairSemaphore::new(UNATTENDED.0, UNATTENDED.1),
             new_keys: Mutex::default(),
@@ -152,14 +151,14 @@ impl Gate {
         self.answers.try_hold(whose, bytes).map_err(|_| unread())
     }
 
-    /// The same for the answer of an effect, which has no room at worst.
+    /// Counts the answer of an effect, which is told in any case, until it is read.
     pub(crate) fn answer_of_effect(&self, whose: &String, bytes: usize) -> Option<FairPermit<String>> {
         self.answers_of_effects.try_hold(whose, bytes).ok().flatten()
     }
 
-    /// Refuses an effect to whoever reads so little of what earlier ones answer that a large answer has no room.
+    /// Refuses an effect to whoever has not read what many earlier ones answered.
     pub(crate) fn expects_effect(&self, whose: &String) -> Result<()> {
-        self.answers_of_effects.try_hold(whose, MOST_LISTED).map(drop).map_err(|_| unread())
+        if self.answers_of_effects.held(whose) < ANSWERS.1 { Ok(()) } else { Err(unread()) }
     }
 
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
@@ -327,7 +326,7 @@ impl Gate {
     async fn try_log_in(&self, tried: &mut LogIn, bucket: String, rate: Rate) -> Result<()> {
         match self.limits.take(&bucket, rate).await {
             Some(refused) if !refused.allowed => {
-                let message = "Too many tries to log in failed; wait a few minutes.";
+                let message = "Too many tries to log in failed; wait a while.";
                 Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
             }
             _ => {

@@ -21,7 +21,7 @@ use tracing::{Instrument, info, warn};
 
 use crate::{
     code,
-    repository::{self, Queue, Run},
+    repository::{self, PutOff, Queue, Run},
     trace::span,
 };
 
@@ -199,26 +199,33 @@ impl Jobs {
     /// Refuses one more run of a kind than may wait for an account: `RATE_LIMIT_EXCEEDED`; `called`: what clients know
     /// them as.
     pub async fn check_room(&self, account: &AccountId, kind: &'static str, called: &str) -> Result<()> {
-        if self.has_room(account, kind).await? {
+        let room = self.room(account, kind, PutOff::IsLeftOut).await?;
+        if room.waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
             return Ok(());
         }
         let message = format!("{MOST_WAITING} {called} wait already; send more when some of them are done.");
         Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(30))
     }
 
-    /// Whether one more run of a kind may wait for an account.
+    /// Whether an account has fewer runs of a kind than may wait, with those that were put off.
     pub async fn has_room(&self, account: &AccountId, kind: &'static str) -> Result<bool> {
+        let room = self.room(account, kind, PutOff::Counts).await?;
+        Ok(room.waiting.load(Ordering::Relaxed) < MOST_WAITING)
+    }
+
+    /// How many runs of a kind wait for an account, as it was within the last second.
+    async fn room(&self, account: &AccountId, kind: &'static str, put_off: PutOff) -> Result<Arc<Room>> {
         let room = self.rooms.get_with((account.clone(), kind), Arc::default);
         // One counts again while the others go on with what they know.
         if let Ok(mut counted) = room.counted.try_lock()
             && counted.is_none_or(|at| at.elapsed() > KNOWN_FOR)
         {
-            let mut conn = self.db.fair_conn(account).await?;
-            let waiting = repository::waiting(&mut conn, account, kind, MOST_WAITING).await?;
+            let conn = self.db.read().await?;
+            let waiting = repository::waiting(conn.get(), account, kind, put_off, MOST_WAITING).await?;
             room.waiting.store(waiting, Ordering::Relaxed);
             *counted = Some(Instant::now());
         }
-        Ok(room.waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING)
+        Ok(room)
     }
 
     /// Accounts that hold three times the places that are free, so that others find one; `taken`: free places that

@@ -455,9 +455,16 @@ pub struct Queue {
     pub oldest_seconds: f64,
 }
 
+/// Runs that are due later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PutOff {
+    Counts,
+    IsLeftOut,
+}
+
 /// How many runs of a kind wait for an account; no more than `most` are counted, and no more than ten times that are
 /// looked at, of which some sleep.
-pub(crate) async fn waiting(conn: &mut Conn, account: &AccountId, kind: &str, most: i64) -> Result<i64> {
+pub(crate) async fn waiting(conn: &Conn, account: &AccountId, kind: &str, put_off: PutOff, most: i64) -> Result<i64> {
     #[derive(QueryableByName)]
     struct Waiting {
         #[diesel(sql_type = BigInt)]
@@ -465,9 +472,11 @@ pub(crate) async fn waiting(conn: &mut Conn, account: &AccountId, kind: &str, mo
     }
     let sql = "SELECT count(*) AS waiting FROM (SELECT FROM (\
             SELECT owner, due FROM runs WHERE account_id = $1 AND kind = $2 LIMIT $3 * 10) of \
-        WHERE owner IS NULL AND due <= now() LIMIT $3) w";
+        WHERE owner IS NULL AND (due <= now() OR $4) LIMIT $3) w";
     let found = diesel::sql_query(sql).bind::<Text, _>(account.as_str()).bind::<Text, _>(kind);
-    Ok(found.bind::<BigInt, _>(most).get_result::<Waiting>(conn).await?.waiting)
+    let found = found.bind::<BigInt, _>(most).bind::<Bool, _>(put_off == PutOff::Counts);
+    let mut conn = conn;
+    Ok(found.get_result::<Waiting>(&mut conn).await?.waiting)
 }
 
 /// All runs by kind.

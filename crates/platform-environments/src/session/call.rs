@@ -9,7 +9,8 @@ use platform_vault::SecretLocation;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{
-    sync::mpsc,
+    runtime::Handle,
+    sync::{broadcast, mpsc},
     time::{Instant, sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -17,7 +18,7 @@ use tracing::{debug, warn};
 use super::{
     exec::{channel, whole},
     live::{Live, gone},
-    model::{CommandOutput, NewCommand, OutputPiece, StopSandbox},
+    model::{CommandOutput, Hearing, NewCommand, OutputPiece, StopSandbox},
     repository::{self, SessionRow},
     service::Worker,
 };
@@ -47,8 +48,8 @@ pub(crate) enum Call {
         command: NewCommand,
         /// For whom.
         worker: Option<Worker>,
-        /// Masked or not.
-        raw: bool,
+        /// How it is heard.
+        hearing: Hearing,
     },
     /// Stop.
     Stop(StopSandbox),
@@ -87,23 +88,31 @@ struct Waited {
     bus: Bus,
     account: AccountId,
     id: String,
-    owner: String,
 }
 
 impl Drop for Waited {
     fn drop(&mut self) {
+        if Handle::try_current().is_err() {
+            return;
+        }
         let (db, bus, account, id) = (self.db.clone(), self.bus.clone(), self.account.clone(), self.id.clone());
-        let owner = self.owner.clone();
         spawn("forget sandbox call", async move {
             let forgetting = async {
                 repository::forget(&mut *db.conn().await?, &account, &id).await?;
-                bus.tell(TOPIC, &owner).await
+                bus.tell(TOPIC, &id).await
             };
             if let Err(error) = forgetting.await {
                 debug!(%error, "A call of a sandbox could not be forgotten; it is in two hours.");
             }
         });
     }
+}
+
+/// Hears when somebody tells of a call, or may have.
+async fn told_of(told: &mut broadcast::Receiver<Notice>, id: &str) {
+    while let Ok(Notice::Changed { topic, id: of }) = told.recv().await
+        && !(topic == TOPIC && of == id)
+    {}
 }
 
 type Answer = std::result::Result<Value, (String, String)>;
@@ -159,39 +168,43 @@ impl PgEnvironments {
             },
             _ => Duration::ZERO,
         };
+        let is_command = !longest.is_zero();
         let (account, id) = (row.account(), String::from(Id::<CallKind>::generate()));
         let mut told = self.bus.subscribe();
         let asked = Asked { sandbox: row.sandbox_id.clone(), user: user.map(str::to_owned), call };
         let asked = serde_json::to_string(&asked).map_err(Error::internal)?;
         let sealed = self.vault.seal(&place(&account, &id), &asked);
+        let _waited = Waited { db: self.db.clone(), bus: self.bus.clone(), account: account.clone(), id: id.clone() };
         repository::ask(&mut *self.db.conn().await?, &account, &id, &row.owner, &sealed).await?;
-        let _waited = Waited {
-            db: self.db.clone(),
-            bus: self.bus.clone(),
-            account: account.clone(),
-            id: id.clone(),
-            owner: row.owner.clone(),
-        };
         self.bus.tell(TOPIC, &row.owner).await?;
-        let begun = Instant::now();
+        let (begun, mut looked, mut over) = (Instant::now(), Instant::now(), None);
+        let mut heard = 0;
         let answer = loop {
             let call = repository::hear(&mut *self.db.conn().await?, &account, &id).await?.unwrap_or_default();
             for piece in &call.said {
-                self.hand_on(&account, &id, piece, says).await?;
+                self.hand_on(&account, &id, (piece, &mut heard), says).await?;
             }
             if let Some(answer) = call.answer {
                 break answer;
             }
+            let silent = || Error::unavailable("the process that has this sandbox does not answer");
             let waited = begun.elapsed();
             if (!call.taken && waited > TAKING) || waited > longest + ANSWERING {
-                return Err(Error::unavailable("the process that has this sandbox does not answer"));
+                return Err(silent());
             }
-            let heard = async {
-                while !matches!(told.recv().await, Ok(Notice::Changed { topic, id: of }) if topic == TOPIC && of == id)
-                {
+            if looked.elapsed() > TAKING {
+                looked = Instant::now();
+                let mut conn = self.db.conn().await?;
+                repository::wait_for(&mut conn, &account, &id).await?;
+                let session = repository::find(&mut conn, &account, &row.environment_id, Some(&row.id)).await?;
+                // Whoever had the machine may still say how the command ended.
+                let is_over = is_command && session.is_none_or(|session| session.finished_ms.is_some());
+                over = over.or(is_over.then_some(looked));
+                if over.is_some_and(|over| over.elapsed() > TAKING) {
+                    return Err(silent());
                 }
-            };
-            let _ = timeout(LOOK, heard).await;
+            }
+            let _ = timeout(LOOK, told_of(&mut told, &id)).await;
         };
         let opened = self.vault.open(&place(&account, &id), &answer)?;
         let answer: Answer = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
@@ -203,12 +216,17 @@ impl PgEnvironments {
         &self,
         account: &AccountId,
         id: &str,
-        sealed: &str,
+        (sealed, heard): (&str, &mut u64),
         says: Option<&mpsc::Sender<OutputPiece>>,
     ) -> Result<()> {
         let Some(says) = says else { return Ok(()) };
         let opened = self.vault.open(&place(account, id), sealed)?;
-        let pieces: Vec<Said> = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        let (number, pieces): (u64, Vec<Said>) = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        // What could have been stored or not was told again.
+        if number < *heard {
+            return Ok(());
+        }
+        *heard = number + 1;
         for piece in pieces {
             let piece = match piece {
                 Said::Stdout(text) => OutputPiece::Stdout(text),
@@ -225,12 +243,12 @@ impl PgEnvironments {
         self: &Arc<Self>,
         session: SessionRow,
         command: NewCommand,
-        raw: bool,
+        hearing: Hearing,
     ) -> mpsc::Receiver<OutputPiece> {
         let (says, said) = channel();
         let environments = Arc::clone(self);
         spawn("sandbox command", async move {
-            let call = Call::Exec { command, worker: None, raw };
+            let call = Call::Exec { command, worker: None, hearing };
             let output = environments.ask(&session, None, call, Some(&says)).await;
             let output = output.and_then(|output| serde_json::from_value(output).map_err(Error::internal));
             let _ = says.send(output.map_or_else(OutputPiece::Failed, OutputPiece::Exit)).await;
@@ -258,20 +276,20 @@ impl PgEnvironments {
         let Asked { sandbox, user, call } = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
         // A turn that is stopped wants nothing of it any more; others want it done.
         let ends_with_asker = matches!(&call, Call::Exec { worker: Some(_), .. });
+        let mut told = self.bus.subscribe();
         let carried_out = async {
             match call {
-                Call::Exec { command, worker: None, raw } => {
+                Call::Exec { command, worker, hearing } if hearing.streams => {
                     let live = self.here(account, &sandbox)?;
-                    let said = self.exec_here(&live, command, None, raw).await?;
-                    let output = self.tell(account, id, said).await?;
-                    serde_json::to_value(output).map_err(Error::internal)
+                    let said = self.exec_here(&live, command, worker.as_ref(), hearing.raw).await?;
+                    serde_json::to_value(self.tell(account, id, said).await?).map_err(Error::internal)
                 }
                 call => self.carry_out(account, &sandbox, user.as_deref(), call).await,
             }
         };
         let carried_out = tokio::select! {
             carried_out = carried_out => carried_out,
-            () = self.forgotten(account, id), if ends_with_asker => return Ok(()),
+            () = self.forgotten(account, id, &mut told), if ends_with_asker => return Ok(()),
         };
         let answer: Answer =
             carried_out.map_err(|error| (error.code().as_str().to_owned(), error.message().to_owned()));
@@ -288,7 +306,7 @@ impl PgEnvironments {
         id: &str,
         mut said: mpsc::Receiver<OutputPiece>,
     ) -> Result<CommandOutput> {
-        let mut is_heard = true;
+        let (mut number, mut is_heard) = (0_u64, true);
         loop {
             let (mut pieces, mut told) = (Vec::new(), Vec::new());
             said.recv_many(&mut pieces, MOST_PIECES).await;
@@ -302,44 +320,49 @@ impl PgEnvironments {
                 }
             }
             if is_heard && !told.is_empty() {
-                let told = serde_json::to_string(&told).map_err(Error::internal)?;
-                is_heard = self.is_heard(account, id, &self.vault.seal(&place(account, id), &told)).await?;
+                let told = serde_json::to_string(&(number, told)).map_err(Error::internal)?;
+                is_heard = self.is_heard(account, id, &self.vault.seal(&place(account, id), &told)).await;
+                number += 1;
             }
             match ended {
-                Some(ended) => return ended,
-                None => sleep(TOGETHER).await,
+                // What nobody heard is left out.
+                Some(ended) => {
+                    return ended.map(|output| CommandOutput { truncated: output.truncated || !is_heard, ..output });
+                }
+                None if is_heard => sleep(TOGETHER).await,
+                None => {}
             }
         }
     }
 
-    /// Tells it once there is room for it; `false` when nobody listens any more.
-    async fn is_heard(&self, account: &AccountId, id: &str, piece: &str) -> Result<bool> {
+    /// Tells it once there is room for it; `false` when nobody listens any more, or could not be told for long.
+    async fn is_heard(&self, account: &AccountId, id: &str, piece: &str) -> bool {
         let begun = Instant::now();
-        while !repository::say(&mut *self.db.conn().await?, account, id, piece).await? {
-            let is_waited_for = repository::is_waited_for(&mut *self.db.conn().await?, account, id).await?;
-            if !is_waited_for || begun.elapsed() > ANSWERING {
-                return Ok(false);
+        loop {
+            let saying = async { repository::say(&mut *self.db.conn().await?, account, id, piece).await };
+            if matches!(saying.await, Ok(true)) {
+                // A hint: it is looked for all the same.
+                let _ = self.bus.tell(TOPIC, id).await;
+                return true;
+            }
+            if begun.elapsed() > ANSWERING || self.is_forgotten(account, id).await {
+                return false;
             }
             sleep(TOGETHER).await;
         }
-        self.bus.tell(TOPIC, id).await.map(|()| true)
     }
 
     /// Waits until nobody waits for a call any more.
-    async fn forgotten(&self, account: &AccountId, id: &str) {
-        let mut told = self.bus.subscribe();
-        loop {
-            let heard = async {
-                while !matches!(told.recv().await, Ok(Notice::Changed { topic, id: of })
-                    if topic == TOPIC && of == self.machines.owner)
-                {}
-            };
-            let _ = timeout(ANSWERING, heard).await;
-            let waited_for = async { repository::is_waited_for(&mut *self.db.conn().await?, account, id).await };
-            if let Ok(false) = waited_for.await {
-                return;
-            }
+    async fn forgotten(&self, account: &AccountId, id: &str, told: &mut broadcast::Receiver<Notice>) {
+        while !self.is_forgotten(account, id).await {
+            let _ = timeout(TAKING, told_of(told, id)).await;
         }
+    }
+
+    /// Whether it is known that nobody waits for a call any more.
+    async fn is_forgotten(&self, account: &AccountId, id: &str) -> bool {
+        let asking = async { repository::is_waited_for(&mut *self.db.conn().await?, account, id).await };
+        matches!(asking.await, Ok(false))
     }
 
     fn here(&self, account: &AccountId, sandbox: &str) -> Result<Arc<Live>> {
@@ -359,8 +382,9 @@ impl PgEnvironments {
             live.state().users.insert(user.to_owned(), self.clock.now());
         }
         let value = match call {
-            Call::Exec { command, worker, raw } => {
-                serde_json::to_value(whole(self.exec_here(&live, command, worker.as_ref(), raw).await?).await?)
+            Call::Exec { command, worker, hearing } => {
+                let said = self.exec_here(&live, command, worker.as_ref(), hearing.raw).await?;
+                serde_json::to_value(whole(said).await?)
             }
             Call::Stop(request) => serde_json::to_value(self.stop_here(&live, &request).await?),
             Call::List(path) => serde_json::to_value(self.list_here(&live, &path).await?),

@@ -103,6 +103,15 @@ pub struct CommandOutput {
     pub truncated: bool,
 }
 
+/// How what a command says is heard.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Hearing {
+    /// As it was said, with values of variables.
+    pub raw: bool,
+    /// In pieces, while it runs.
+    pub streams: bool,
+}
+
 /// A piece of what a command says while it runs.
 #[derive(Debug)]
 pub enum OutputPiece {

@@ -4,7 +4,7 @@ use diesel::{
     dsl::{exists, now, sql},
     pg::Pg,
     prelude::*,
-    sql_types::{Array, BigInt, Text, Timestamptz},
+    sql_types::{Array, BigInt, Bool, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Page, Result, Timestamp};
@@ -360,11 +360,20 @@ pub(crate) async fn say(conn: &mut Conn, account: &AccountId, id: &str, piece: &
     Ok(adding.execute(conn).await? == 1)
 }
 
-/// Whether somebody still waits for a call.
+/// Whether somebody still waits for a call, who says so every few seconds.
 pub(crate) async fn is_waited_for(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
     use sandbox_calls as c;
     let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
-    Ok(diesel::select(exists(of)).get_result(conn).await?)
+    let lately = sql::<Bool>("heard > now() - interval '1 minute'");
+    Ok(diesel::select(exists(of.filter(lately))).get_result(conn).await?)
+}
+
+/// Says that somebody waits for a call.
+pub(crate) async fn wait_for(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    use sandbox_calls as c;
+    let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
+    diesel::update(of).set(c::heard.eq(now)).execute(conn).await?;
+    Ok(())
 }
 
 /// What is known of a call.
