@@ -1,10 +1,11 @@
 //! `/v1/assistants/{identifier}/chats` and `POST /v1/assistants/chats`
 
+use futures_util::future::join_all;
 use platform_testing::{TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, agent, app, eventually, peak_memory, say, thread, thread_until};
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, eventually, peak_memory, say, thread, thread_until};
 
 async fn names(app: &TestApp, filter: Value) -> Vec<String> {
     let reply = app.post("/assistants/chats?omitContent=true&limit=100", filter.clone()).await;
@@ -136,17 +137,26 @@ async fn a_chat_is_read_searched_changed_and_deleted() {
 
 #[tokio::test]
 async fn a_chat_that_is_deleted_under_a_waiting_sender_says_so() {
-    let app = app().await;
-    let path = "/assistants/default/chats/gone";
-    let sent = app.post("/assistants/default/messages", json!({"message": "/wait 30s\nHello", "chatUid": "gone"}));
-    let delete = async {
-        let is_there = async || (app.get(path).await.status == StatusCode::OK).then_some(());
-        eventually("the turn begins", is_there).await;
-        assert_eq!(app.delete(path).await.status, StatusCode::OK);
-    };
-    let (told, ()) = tokio::join!(sent, delete);
-    assert_eq!((told.status, told.error()), (StatusCode::NOT_FOUND, "CHAT_NOT_FOUND"), "{}", told.body);
-    assert!(told.body["message"].as_str().is_some_and(|text| text.contains("was deleted")), "{}", told.body);
+    let app = app_with(&UNBOUNDED).await;
+    let messages = "/assistants/default/messages";
+    join_all((0..16).map(async |n| {
+        let path = format!("/assistants/default/chats/gone-{n}");
+        let sent = app.post(messages, json!({"message": "/wait 30s\nHello", "chatUid": format!("gone-{n}")}));
+        let delete = async {
+            let is_there = async || (app.get(&path).await.status == StatusCode::OK).then_some(());
+            eventually("the turn begins", is_there).await;
+            assert_eq!(app.delete(&path).await.status, StatusCode::OK);
+            // Another of its name is there at once, or none.
+            if n > 0 {
+                let again = json!({"message": "Hello", "chatUid": format!("gone-{n}")});
+                assert_eq!(app.post(&format!("{messages}?async=true"), again).await.status, StatusCode::OK);
+            }
+        };
+        let (told, ()) = tokio::join!(sent, delete);
+        assert_eq!((told.status, told.error()), (StatusCode::NOT_FOUND, "CHAT_NOT_FOUND"), "{}", told.body);
+        assert!(told.body["message"].as_str().is_some_and(|text| text.contains("was deleted")), "{}", told.body);
+    }))
+    .await;
 }
 
 #[tokio::test]

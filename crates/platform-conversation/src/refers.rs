@@ -1,3 +1,5 @@
+//! What assistants, agents and environments refer to.
+
 use platform_core::Object;
 use serde_json::Value;
 
@@ -42,6 +44,12 @@ impl Refers {
         let skills = given.map(|skill| (text(skill, "id"), text(skill, "type"))).collect();
         let says = names.iter().chain(&["knowledgeSkills"]).any(|name| patch.contains_key(*name));
         says.then_some(Self { tools, documents, folders, skills, environment: None })
+    }
+
+    /// Documents and folders, each with all skills: an id does not say which of both a skill is.
+    pub fn knowledge(&self) -> [Vec<String>; 2] {
+        let skills = || self.skills.iter().map(|(id, _)| id.clone());
+        [&self.documents, &self.folders].map(|ids| ids.iter().cloned().chain(skills()).collect())
     }
 
     /// What either refers to.

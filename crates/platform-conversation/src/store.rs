@@ -99,12 +99,12 @@ impl<'a> ConversationStore<'a> {
     }
 
     /// A turn from one of its messages on, up to the next user message: its position, its messages, and
-    /// whether a model answered. Position -1 when there is no such message.
-    pub async fn turn_of(self, conn: &Conn, message: &str) -> Result<(i32, Vec<StoredJson>, bool)> {
+    /// whether a model answered. `None` when there is no such message.
+    pub async fn turn_of(self, conn: &Conn, message: &str) -> Result<Option<(i32, Vec<StoredJson>, bool)>> {
         let mut conn = conn;
         let first = of(self.account.as_str(), self.name).filter(messages::uid.eq(message)).select(messages::position);
         let first: Option<i32> = first.first(&mut conn).await.optional()?;
-        let Some(first) = first else { return Ok((-1, Vec::new(), false)) };
+        let Some(first) = first else { return Ok(None) };
         let rows: Vec<(String, String, Option<String>)> = of(self.account.as_str(), self.name)
             .filter(messages::position.ge(first))
             .order(messages::position)
@@ -118,7 +118,7 @@ impl<'a> ConversationStore<'a> {
             answered |= role == "assistant";
             said.push(StoredJson::message(body, accounting.as_deref()));
         }
-        Ok((first, said, answered))
+        Ok(Some((first, said, answered)))
     }
 
     /// Puts a summary to a message, by position and id: another may have taken its place.

@@ -443,8 +443,7 @@ async fn hold(conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) ->
     let given = patch.get("assistantSpecialization").and_then(Value::as_object).and_then(Refers::of_patch);
     let all = current.and(&given.unwrap_or_default());
     hold_in(conn, account, &all.tools).await?;
-    let skills: Vec<String> = all.skills.into_iter().map(|(id, _)| id).collect();
-    let (documents, folders) = ([all.documents, skills.clone()].concat(), [all.folders, skills].concat());
+    let [documents, folders] = all.knowledge();
     platform_knowledge::hold_in(conn, account, &documents, &folders).await
 }
 

@@ -379,8 +379,7 @@ async fn hold(conn: &mut Conn, account: &AccountId, name: &str, given: &Refers) 
     let current = current.map(AssistantRow::into_assistant).transpose()?;
     let all = current.map(|current| Refers::of(current.settings())).unwrap_or_default().and(given);
     hold_in(conn, account, &all.tools).await?;
-    let skills: Vec<String> = all.skills.into_iter().map(|(id, _)| id).collect();
-    let (documents, folders) = ([all.documents, skills.clone()].concat(), [all.folders, skills].concat());
+    let [documents, folders] = all.knowledge();
     platform_knowledge::hold_in(conn, account, &documents, &folders).await
 }
 

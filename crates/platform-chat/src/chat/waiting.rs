@@ -66,7 +66,9 @@ impl PgChatService {
     pub(super) async fn outcome_of(&self, account: &AccountId, uid: &str, message: &str) -> Result<Option<Sent>> {
         let conn = self.db.read().await?;
         let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
-        let (position, messages, answered) = ConversationStore::of(account, uid).turn_of(conn.get(), message).await?;
+        let turn = ConversationStore::of(account, uid).turn_of(conn.get(), message).await?;
+        // A chat without it was made after the one that had it was deleted.
+        let (position, messages, answered) = turn.ok_or_else(|| not_found(uid))?;
         let is_newest = position >= chat.turn_start;
         if is_newest && !chat.status().is_terminal() && chat.status() != Status::Waiting {
             return Err(in_progress());

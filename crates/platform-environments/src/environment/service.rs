@@ -394,18 +394,17 @@ impl EnvironmentService for PgEnvironments {
             let found = repository::find(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             // Before its own row, as whoever deletes what it refers to, and is to refer to, does.
             let current = self.open(account, &found)?;
-            let Refers { mut tools, mut documents, mut folders, skills, .. } =
-                Refers::of_patch(&patch).unwrap_or_default();
-            tools.extend(current.available_tools_groups_uids);
-            documents.extend(current.knowledge_document_ids);
-            folders.extend(current.knowledge_folder_ids);
-            let skills = skills.into_iter().map(|(id, _)| id);
-            for skill in skills.chain(current.knowledge_skills.into_iter().map(|skill| skill.id)) {
-                documents.push(skill.clone());
-                folders.push(skill);
-            }
+            let refers = Refers {
+                tools: current.available_tools_groups_uids,
+                documents: current.knowledge_document_ids,
+                folders: current.knowledge_folder_ids,
+                skills: current.knowledge_skills.into_iter().map(|skill| (skill.id, skill.r#type)).collect(),
+                environment: None,
+            };
+            let all = refers.and(&Refers::of_patch(&patch).unwrap_or_default());
+            let [documents, folders] = all.knowledge();
             platform_knowledge::hold_in(conn, account, &documents, &folders).await?;
-            platform_toolservers::hold_in(conn, account, &tools).await?;
+            platform_toolservers::hold_in(conn, account, &all.tools).await?;
             let mut row = repository::lock(conn, account, &found.id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let current = self.open(account, &row)?;
