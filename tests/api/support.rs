@@ -1,7 +1,6 @@
-use std::time::Duration;
-
 use futures_util::StreamExt;
 use platform_testing::{FakeModelServer, FakeToolServer, Reply, TestApp, TestDb};
+pub use platform_testing::{PATIENCE, eventually};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
@@ -35,9 +34,6 @@ pub async fn say_to(app: &TestApp, assistant: &str, message: &Value) -> String {
     let texts = said.body.as_array().expect("messages").iter();
     texts.filter_map(|of| of["content"]["message"].as_str()).collect::<Vec<_>>().join("\n")
 }
-
-/// Far longer than anything takes that is waited for, also on a busy machine.
-pub const PATIENCE: Duration = Duration::from_mins(3);
 
 /// As many requests, connections and streams as a client likes.
 pub const UNBOUNDED: [(&str, &str); 4] = [
@@ -163,18 +159,6 @@ pub async fn thread_until(app: &TestApp, thread: &str, stands: impl Fn(&Value) -
         let now = app.get(&format!("/agents/threads/{thread}")).await.body;
         assert!(!stands(&now), "the stream did not show it");
         assert!(patience.elapsed() < PATIENCE, "it never came: {now:#}");
-    }
-}
-
-/// Asks again until there is an answer: for what no stream shows.
-pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-    let patience = std::time::Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(patience.elapsed() < PATIENCE, "{what} never came");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -29,14 +29,14 @@ use platform_runtime::{
     BuiltInTools, ChatStates, ChildPool, SANDBOX_TOOLS, ThreadStates, ToolSource, ToolTurn, TurnScope,
 };
 use platform_sandbox::{Command, Disk, Isolation, Machine, MachineSpec, Running, SandboxBackend, SandboxError};
-use platform_testing::{TestClock, TestDb, full_caller};
+use platform_testing::{TestClock, TestDb, eventually, full_caller};
 use platform_vault::{MasterKey, Vault};
 use serde_json::Value;
 use tokio::sync::watch;
 
 const MINUTE_MS: i64 = 60_000;
-/// More than any of this takes.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Longest call of a tool.
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// The disks of all machines.
 #[derive(Default)]
@@ -196,7 +196,7 @@ impl House {
             worker: Some(("assistant", "a".to_owned())),
             ..TurnScope::default()
         });
-        let turn = ToolTurn { scope: &scope, timeout: PATIENCE, callbacks: None };
+        let turn = ToolTurn { scope: &scope, timeout: LONGEST, callbacks: None };
         let tools =
             self.tools.tools(&self.caller.account, SANDBOX_TOOLS, &turn).await.expect("tools").expect("a group");
         let tool = tools.iter().find(|tool| tool.tool.name == "run_command").expect("the tool");
@@ -212,7 +212,7 @@ impl House {
 
     /// How the last session ended, once it has.
     async fn ended(&self, environment: &Id<Environment>) -> (String, String) {
-        until(async || {
+        eventually("the session ends", async || {
             let session = self.session(environment).await;
             session.finished_timestamp_ms?;
             Some((session.status, session.stopped_reason.unwrap_or_default()))
@@ -224,19 +224,7 @@ impl House {
 /// Waits until something was done twice more.
 async fn twice_more(times: &AtomicUsize) {
     let before = times.load(Ordering::Relaxed);
-    until(async || (times.load(Ordering::Relaxed) >= before + 2).then_some(())).await;
-}
-
-async fn until<T>(found: impl AsyncFn() -> Option<T>) -> T {
-    let looking = async {
-        loop {
-            match found().await {
-                Some(found) => return found,
-                None => tokio::time::sleep(Duration::from_millis(50)).await,
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, looking).await.expect("it comes about in time")
+    eventually("it is done twice more", async || (times.load(Ordering::Relaxed) >= before + 2).then_some(())).await;
 }
 
 fn how(status: &str, reason: &str) -> (String, String) {
@@ -289,7 +277,7 @@ async fn a_machine_in_use_gets_more_time_until_it_is_two_hours_old() {
     for half_hours in 1..4 {
         house.clock.advance_ms(began + half_hours * 30 * MINUTE_MS - 10_000 - house.clock.now().0);
         let wanted = Timestamp(began + (half_hours + 1) * 30 * MINUTE_MS);
-        until(async || (house.session(&environment).await.expires_at == wanted).then_some(())).await;
+        eventually("more time", async || (house.session(&environment).await.expires_at == wanted).then_some(())).await;
     }
     house.clock.advance_ms(31 * MINUTE_MS);
     assert_eq!(house.ended(&environment).await, how("expired", "expired"));

@@ -248,13 +248,14 @@ async fn handle(
         access::resolve_project(&mut request).await?;
         access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
-        if route.only_reads() {
-            let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
-            return answer.bounded(|bytes| http.gate.answer(&whose, bytes));
+        let has_effect = !route.only_reads();
+        if has_effect {
+            http.gate.expects_effect(&whose)?;
         }
-        http.gate.expects_effect(&whose)?;
         let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
-        answer.bounded(|bytes| Ok(http.gate.answer_of_effect(&whose, bytes)))
+        answer.bounded(|bytes| {
+            if has_effect { Ok(http.gate.answer_of_effect(&whose, bytes)) } else { http.gate.answer(&whose, bytes) }
+        })
     };
     Handled { outcome: answer.await, identity, allowance }
 }

@@ -87,8 +87,9 @@ pub struct Gate {
     large_bodies: FairSemaphore<String>,
     memory: FairMemory<String>,
     uploads: FairSemaphore<String>,
+    /// Answers that are not read yet.
     answers: FairMemory<String>,
-    /// The same for what changed something, counted without a bound: that is told in any case.
+    /// Those to what changed something, counted without a bound: they are given in any case.
     answers_of_effects: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,

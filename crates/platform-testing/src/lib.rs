@@ -26,6 +26,7 @@ mod model_server;
 mod nats;
 mod server;
 mod tool_server;
+mod wait;
 
 pub use app::{Reply, TestApp};
 pub use app_server::FakeApp;
@@ -38,3 +39,4 @@ pub use model_server::{Embeddings, Ending, FakeModelServer, Recorded, Script};
 pub use nats::NatsServer;
 pub use server::ClosedPort;
 pub use tool_server::{FakeToolServer, ToolRequest};
+pub use wait::{PATIENCE, eventually};

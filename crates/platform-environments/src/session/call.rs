@@ -28,6 +28,8 @@ use crate::{code, environment::PgEnvironments};
 pub(super) const TOPIC: &str = "sandbox";
 /// In which a process that has a machine takes a call.
 const TAKING: Duration = Duration::from_secs(5);
+/// How often whoever waits for a call says so, and whoever carries it out looks whether somebody does.
+const BETWEEN_SIGNS: Duration = Duration::from_secs(5);
 /// How often an answer is looked for that nobody told of.
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest answer to a call, beside what a command may take.
@@ -192,7 +194,7 @@ impl PgEnvironments {
             if (!call.taken && waited > TAKING) || waited > longest + ANSWERING {
                 return Err(silent());
             }
-            if looked.elapsed() > TAKING {
+            if looked.elapsed() > BETWEEN_SIGNS {
                 looked = Instant::now();
                 let mut conn = self.db.conn().await?;
                 repository::wait_for(&mut conn, &account, &id).await?;
@@ -200,7 +202,7 @@ impl PgEnvironments {
                 // Whoever had the machine may still say how the command ended.
                 let is_over = is_command && session.is_none_or(|session| session.finished_ms.is_some());
                 over = over.or(is_over.then_some(looked));
-                if over.is_some_and(|over| over.elapsed() > TAKING) {
+                if over.is_some_and(|over| over.elapsed() > BETWEEN_SIGNS) {
                     return Err(silent());
                 }
             }
@@ -355,7 +357,7 @@ impl PgEnvironments {
     /// Waits until nobody waits for a call any more.
     async fn forgotten(&self, account: &AccountId, id: &str, told: &mut broadcast::Receiver<Notice>) {
         while !self.is_forgotten(account, id).await {
-            let _ = timeout(TAKING, told_of(told, id)).await;
+            let _ = timeout(BETWEEN_SIGNS, told_of(told, id)).await;
         }
     }
 
