@@ -155,6 +155,26 @@ pub fn pdf_with(objects: &[String]) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn a_text_that_somebody_emptied_is_not_read_from_its_file_again() {
+    let app = app().await;
+    let made = upload(&app, "plan.md", b"The secret plan".to_vec(), &[]).await;
+    let path = format!("/documents/{}", text(&made.body["_id"]));
+    indexed(&app, &text(&made.body["_id"])).await;
+    assert_eq!(app.patch(&path, json!({"markdownContent": ""})).await.body["currentVersion"], 2);
+    let is_empty = async |version: i64| {
+        let document = indexed(&app, &text(&made.body["_id"])).await;
+        let seen = (&document["status"], &document["markdownContent"], &document["currentVersion"]);
+        assert_eq!(seen, (&json!("ready"), &json!(""), &json!(version)), "{document}");
+    };
+    is_empty(2).await;
+    assert_eq!(app.post(&format!("{path}/reindex"), json!({})).await.status, StatusCode::ACCEPTED);
+    is_empty(2).await;
+    let empty = upload(&app, "empty.md", Vec::new(), &[]).await;
+    let path = format!("/documents/{}", text(&empty.body["_id"]));
+    assert_eq!(app.post(&format!("{path}/reindex"), json!({})).await.body["currentVersion"], 1);
+}
+
+#[tokio::test]
 async fn files_become_documents_and_what_cannot_be_read_says_why() {
     let app = app().await;
     for (name, bytes, file_type, says) in [

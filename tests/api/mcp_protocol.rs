@@ -202,8 +202,14 @@ async fn a_client_that_listens_hears_of_a_change_on_every_process_also_of_one_be
     let granted = told(one.request(Method::POST, "/mcp-gateway/grants").json(&grant), &[]).await;
     let granted = format!("/mcp-gateway/grants/{}", text(&granted["_id"]));
     told(one.request(Method::DELETE, &granted), &["s__echo"]).await;
-    let disabled = json!({"enabled": false});
-    told(one.request(Method::PATCH, &format!("/tool-servers/{server}")).json(&disabled), &[]).await;
+    for (fields, shown) in [
+        (json!({"enabled": false}), &[][..]),
+        (json!({"enabled": true}), &["s__echo"]),
+        (json!({"mcpExposed": false}), &[]),
+        (json!({"mcpExposed": true}), &["s__echo"]),
+    ] {
+        told(one.request(Method::PATCH, &format!("/tool-servers/{server}")).json(&fields), shown).await;
+    }
 
     // A subscription whose profile is gone has a result, and then its end.
     one.send(one.request(Method::DELETE, &path)).await;

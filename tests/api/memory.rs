@@ -3,12 +3,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::join_all;
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{Script, TestApp, TestDb};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, app, app_with, app_with_model, factor, finished_of, start_of, text};
+use crate::support::{
+    PROGRAM, app, app_with, app_with_model, app_with_model_on, eventually, factor, finished_of, start_of, text,
+};
 
 /// An assistant that remembers; `memory` lays fields over its settings of memory.
 async fn assistant(app: &TestApp, name: &str, memory: Value) -> String {
@@ -213,6 +215,39 @@ async fn what_is_known_stands_in_the_prompt_and_a_model_writes_only_what_is_its_
 }
 
 #[tokio::test]
+async fn a_prompt_says_what_is_remembered_now_in_every_process() {
+    let db = TestDb::new().await;
+    let processes = [app_with_model_on(&db, &[]), app_with_model_on(&db, &[])];
+    let (one, _) = &processes[0];
+    assistant(one, "m", json!({})).await;
+    let core = "/memory/assistants/m/core?tenantId=acme";
+    let is_told = async |known: Option<&str>| {
+        for (app, model) in &processes {
+            let says = async || {
+                tell(app, "m", &json!({"tenantId": "acme"}), "Hello").await;
+                let system = text(&model.recorded().last().expect("a call").body["messages"][0]["content"]);
+                let lines: Vec<&str> =
+                    system.lines().filter_map(|line| line.split_once("] facts: ")).map(|(_, of)| of).collect();
+                (lines == known.as_slice()).then_some(())
+            };
+            eventually("the prompt says it", says).await;
+        }
+    };
+    let id = one.post(core, json!({"content": "Likes tea"})).await.body["entry"]["id"].clone();
+    is_told(Some("Likes tea")).await;
+    let newer =
+        one.patch(&format!("/memory/assistants/m/core/{id}?tenantId=acme"), json!({"content": "Likes coffee"})).await;
+    is_told(Some("Likes coffee")).await;
+    let (other, _) = &processes[1];
+    other.delete(&format!("/memory/assistants/m/core/{}?tenantId=acme", newer.body["id"])).await;
+    is_told(None).await;
+    one.post(core, json!({"content": "Likes water"})).await;
+    is_told(Some("Likes water")).await;
+    assert_eq!(one.delete("/tenants/acme").await.status, StatusCode::OK);
+    is_told(None).await;
+}
+
+#[tokio::test]
 async fn sessions_reach_their_own_memory_and_leave_alone_what_is_read_only() {
     let app = app().await;
     assistant(&app, "m", json!({"scope": "subtenant"})).await;
@@ -357,6 +392,46 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     app.delete(&format!("/assistants/m/chats/{uid}")).await;
     let after = tell(&app, "m", &who("ann"), "/tool search_memory {\"query\": \"vet\"}").await;
     assert!(!after.to_string().contains("going to the vet"), "{after}");
+}
+
+#[tokio::test]
+async fn what_was_recalled_stays_while_a_first_turn_waits_and_a_word_is_found_however_long_ago_it_was_said() {
+    let (app, model) = app_with_model(&[]).await;
+    assistant(&app, "m", json!({"recall": true})).await;
+    let acme = json!({"tenantId": "acme"});
+    tell(&app, "m", &acme, "My parrot Quorra speaks Latin").await;
+    let pick = json!({"type": "function", "function": {"name": "pick", "parameters": {"type": "object"}}});
+    model.script([Script::tool_call("pick", &json!({})), Script::words(&["done"])]);
+    let asked = json!({"message": "What does Quorra speak?", "tenantId": "acme", "chatUid": "waits", "tools": [pick],
+        "skipSummarization": true});
+    let waits = app.post("/assistants/m/messages", asked).await;
+    assert_eq!(waits.status, StatusCode::OK, "{}", waits.body);
+    let state = app.get("/assistants/m/chats/waits/realtime").await.body;
+    let answer = json!({"responses": [{"tool_call_id": state["pendingToolCalls"][0]["id"], "content": "x"}]});
+    assert_eq!(app.post("/assistants/m/chats/waits/tool-response", answer).await.status, StatusCode::OK);
+    let noted = finished_of(&app, "m", "waits").await;
+    let systems: Vec<String> =
+        model.recorded().iter().rev().take(2).map(|call| text(&call.body["messages"][0]["content"])).collect();
+    assert!(systems[0].contains("speaks Latin") && systems[0] == systems[1], "{systems:?}");
+    assert_eq!(noted["recalledMemories"].as_array().map(Vec::len), Some(1), "{noted}");
+
+    app.patch("/assistants/m", json!({"provider": "demo", "model": "demo-1", "coreMemory": {"enabled": true}})).await;
+    for n in 0..101 {
+        tell(&app, "m", &acme, &format!("Nothing of it, number {n}")).await;
+    }
+    let search = async |query: &str| {
+        let told = tell(&app, "m", &acme, &format!("/tool search_memory {{\"query\": \"{query}\"}}")).await;
+        text(&told["recalledMemories"].to_string().into())
+    };
+    let found = search("quorra's language").await;
+    assert!(
+        found.contains("speaks Latin") && found.contains("Hello from the model."),
+        "with what was answered: {found}"
+    );
+    assert!(
+        !search("content message").await.contains("speaks Latin"),
+        "what messages are kept in is no word of theirs"
+    );
 }
 
 #[tokio::test]

@@ -67,6 +67,39 @@ async fn each_tool_of_the_built_in_products_sends_all_that_it_is_given_and_reads
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[tokio::test]
+async fn a_product_that_refuses_a_credential_with_200_breaks_the_connection_and_an_address_of_anybody_breaks_none() {
+    let (app, server, _) = products("refusals", &[]).await;
+    server.tell(200, json!({"ok": true}));
+    let slack = connected(&app, "slack").await;
+    let call = async |of: &str, tool: &str, parameters: Value| {
+        let path = format!("/integrations/servers/{of}/tools/{tool}/test");
+        app.post(&path, json!({"parameters": parameters})).await.body
+    };
+    let says = async |error: &str| {
+        server.tell(200, json!({"ok": false, "error": error}));
+        call(&slack, "send_message", json!({"channel": "C1", "text": "Hello"})).await;
+        let status = app.get("/integrations/slack/connection-status").await.body;
+        text(&status["connections"][0]["status"])
+    };
+    // Three times one after the other, and of what refuses the credential alone.
+    for error in ["token_revoked", "invalid_auth", "channel_not_found", "token_revoked", "account_inactive"] {
+        assert_eq!(says(error).await, "active", "{error}");
+    }
+    assert_eq!(says("invalid_auth").await, "needs_reauth");
+
+    let connected = app.post("/integrations/http/connect", json!({})).await;
+    assert_eq!(connected.body["connected"], true, "{}", connected.body);
+    let made = app.post("/integrations/http/servers", json!({})).await;
+    let http = text(&made.body["_id"]);
+    for _ in 0..4 {
+        let url = format!("{}/status/401", server.url());
+        let refused = call(&http, "http_request", json!({"method": "GET", "url": url})).await;
+        assert_eq!(refused["statusCode"], 401, "{refused}");
+    }
+    assert_eq!(app.get("/integrations/http/connection-status").await.body["connected"], true);
+}
+
 /// Each of a trigger's types, with what the product's reference says that it sends or lists.
 #[tokio::test]
 async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run() {

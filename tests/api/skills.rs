@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::called,
-    support::{PROGRAM, agent, app, app_with_model, text},
+    support::{PROGRAM, agent, app, app_with_model_on, text},
 };
 
 const REVIEW: &str = "---\nname: code-review\ndescription: \"Reviews changes: finds what is wrong\"\nlicense: MIT\n---\n\n# Review\n\nRead every line twice.\n";
@@ -194,7 +194,8 @@ async fn of_many_skills_each_is_found_and_counted() {
 
 #[tokio::test]
 async fn a_turn_is_told_of_its_skills_and_loads_one_when_it_needs_it() {
-    let (app, model) = app_with_model(&[]).await;
+    let db = TestDb::new().await;
+    let (app, model) = app_with_model_on(&db, &[]);
     let review = text(
         &import(&app, &[("SKILL.md", REVIEW.as_bytes()), ("scripts/run.py", b"print(1)")]).await.body["skill"]["id"],
     );
@@ -227,6 +228,20 @@ async fn a_turn_is_told_of_its_skills_and_loads_one_when_it_needs_it() {
     app.post("/assistants/s/messages", json!({"message": "Hi", "skipSummarization": true})).await;
     let told = system(&model.recorded().last().expect("a request").body);
     assert!(told.contains("Read every line twice"), "{told}");
+
+    // Of more files than can be listed the instructions are read all the same.
+    let folder: String = review.clone();
+    db.run(&format!(
+        "INSERT INTO documents SELECT (jsonb_populate_record(d, jsonb_build_object('id', 'more' || n, \
+         'file_name', 'more' || n || '.md', 'created_ms', d.created_ms + 1))).* FROM documents d, generate_series(1, 2001) n \
+         WHERE d.file_name = 'SKILL.md' AND d.folder_id = '{folder}'"
+    ))
+    .await;
+    let loaded = called(&app, &model, "s", "load_skill", json!({"id": review})).await;
+    assert_eq!((&loaded["content"], loaded["files"].as_array().map(Vec::len)), (&json!(REVIEW), Some(2000)));
+    let told = system(&model.recorded().last().expect("a request").body);
+    assert!(told.contains("Read every line twice"), "{told}");
+    assert_eq!(app.get(&format!("/skills/{review}/tree")).await.error(), "PAYLOAD_TOO_LARGE");
 }
 
 #[tokio::test]

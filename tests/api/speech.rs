@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     access::session,
-    support::{PROGRAM, app, app_with, text},
+    support::{PROGRAM, app, app_with, eventually, text},
     uploads::upload,
 };
 
@@ -162,16 +162,25 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     let wrong = hear(&app, recording(b"hello")).await;
     assert!(wrong.body["details"]["supported"].as_array().expect("a list").contains(&json!("webm")), "{}", wrong.body);
     assert_eq!(model.recorded().len(), calls, "nobody was asked");
-    model.script([Script::words(&[])]);
-    assert_eq!(hear(&app, recording(WAV)).await.error(), "NO_SPEECH_DETECTED");
+    for silence in [&[][..], &["[BLANK_AUDIO]"]] {
+        model.script([Script::words(silence)]);
+        assert_eq!(hear(&app, recording(WAV)).await.error(), "NO_SPEECH_DETECTED", "{silence:?}");
+    }
     model.script([Script::refusal(503)]);
     let away = hear(&app, recording(WAV)).await;
     assert_eq!((away.status, away.error()), (StatusCode::BAD_GATEWAY, "UPSTREAM_ERROR"));
 
     let (hasty, silent, _hasty_db) = app_that_hears(&[("PLATFORM_SPEECH_TIMEOUT", "1s")]).await;
     silent.hold();
-    let late = hear(&hasty, recording(WAV)).await;
+    session(&hasty, json!({"tenantId": "acme"})).await;
+    let late = hear(&hasty, recording(WAV).text("tenantId", "acme")).await;
     assert_eq!((late.status, late.error()), (StatusCode::GATEWAY_TIMEOUT, "UPSTREAM_TIMEOUT"));
+    // The engine has it all the same: 966 ms, as the container says.
+    let charged = async || {
+        let costs = hasty.get("/tenants/acme/costs").await.body;
+        (costs[0]["secondaryCost"] == json!(0.000_161)).then_some(())
+    };
+    eventually("what was broken off is charged", charged).await;
 
     // At an address: of another, and one of ours; also as JSON.
     let server = FakeToolServer::start();
@@ -186,7 +195,7 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     assert_eq!(kept, WAV);
     let large = json!({"audioUrl": format!("{}/big/{}", server.url(), 26 << 20)});
     let refused = app.post("/speech-to-text", large).await;
-    assert!(refused.status.is_client_error(), "{}", refused.body);
+    assert_eq!((refused.status.as_u16(), refused.error()), (413, "PAYLOAD_TOO_LARGE"), "{}", refused.body);
     let file = upload(&app, "a.wav", WAV).await;
     let heard = app.post("/speech-to-text", json!({"audioUrl": file["downloadUrl"], "verbose": true})).await;
     assert_eq!((heard.status, &heard.body["text"]), (StatusCode::OK, &json!("Hello there.")), "{}", heard.body);

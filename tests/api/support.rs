@@ -45,6 +45,11 @@ pub const UNBOUNDED: [(&str, &str); 4] = [
 
 /// The platform with a scripted OpenAI-compatible server as its default model.
 pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {
+    app_with_model_on(&TestDb::new().await, settings)
+}
+
+/// The same on a database that the test reads or writes.
+pub fn app_with_model_on(db: &TestDb, settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {
     let model = FakeModelServer::start();
     let base = format!("{}/v1", model.url());
     let mut all = vec![
@@ -55,7 +60,7 @@ pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelSer
         ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
     ];
     all.extend_from_slice(settings);
-    (TestApp::start(PROGRAM, &TestDb::new().await, &all), model)
+    (TestApp::start(PROGRAM, db, &all), model)
 }
 
 /// The platform, and a server for its tools to call, which it may although it is not public.

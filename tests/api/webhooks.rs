@@ -300,6 +300,9 @@ async fn a_thread_tells_its_own_addresses_signed_with_the_default_secret() {
     assert_eq!(known["configured"], true);
     let made = app.post("/webhooks/default-secret/rotate", json!({})).await.body;
     let secret = text(&made["secret"]);
+    let first = of_thread[0].header("webhook-signature");
+    let tag = first.strip_prefix("v1,").and_then(|tag| STANDARD.decode(tag).ok());
+    assert!(tag.is_some_and(|tag| tag.len() == 32), "it is signed from the first one on: {first}");
     assert!(signed(&of_thread[0], &secret).is_none(), "it was signed with the one before");
     let finished = of_thread.iter().map(ToolRequest::json).find(|body| body["type"] == "thread.finished");
     assert!(finished.expect("the end")["data"]["result"]["message"].is_string());
@@ -311,6 +314,10 @@ async fn a_thread_tells_its_own_addresses_signed_with_the_default_secret() {
     assert_eq!(signed(&of_agent[7], &secret), Some(0));
     assert_eq!(of_agent[7].header("webhook-signature").split(' ').count(), 2, "and with the one before, for a day");
     assert_eq!(app.get("/webhooks/default-secret").await.body["last4"], secret[secret.len() - 4..]);
+    let newer = text(&app.post("/webhooks/default-secret/rotate", json!({})).await.body["secret"]);
+    app.post(&format!("/agents/{of}/threads"), json!({"message": "Still more"})).await;
+    let of_agent = received(&server, "/echo/agent", |sent| sent.len() == 12).await;
+    assert_eq!((signed(&of_agent[11], &newer), signed(&of_agent[11], &secret)), (Some(0), Some(1)));
 }
 
 #[tokio::test]

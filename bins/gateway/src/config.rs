@@ -456,8 +456,12 @@ fn speech() -> Result<Option<SpeechConfig>> {
     }
     let Some(url) = text("PLATFORM_SPEECH_URL") else { return Ok(None) };
     check_url("PLATFORM_SPEECH_URL", &url)?;
-    let model = text("PLATFORM_SPEECH_MODEL").unwrap_or_default();
-    Ok(Some(SpeechConfig { url, api_key: text("PLATFORM_SPEECH_API_KEY").map(SecretString::from), model }))
+    Ok(Some(SpeechConfig {
+        url,
+        api_key: text("PLATFORM_SPEECH_API_KEY").map(SecretString::from),
+        model: text("PLATFORM_SPEECH_MODEL").unwrap_or_default(),
+        longest: duration("PLATFORM_SPEECH_TIMEOUT")?,
+    }))
 }
 
 fn models() -> Result<ModelsConfig> {

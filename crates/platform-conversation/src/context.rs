@@ -180,8 +180,9 @@ impl Context<'_> {
         messages: &[UserMessage],
         left: u64,
     ) -> Result<Option<String>> {
-        // Once a model has answered in a chat, it is no longer new.
-        let is_new = self.conversation.usage.tokens.total_tokens == 0;
+        // It is new until its first turn is over, also where that waited, and until a model has answered.
+        let has_answers = self.conversation.usage.tokens.total_tokens > 0;
+        let is_new = self.conversation.turn_start == 0 || !has_answers;
         let Some(memory) = memory.filter(|memory| memory.recall && is_new) else { return Ok(None) };
         let Some(first) = messages.first() else { return Ok(None) };
         let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
@@ -197,7 +198,8 @@ impl Context<'_> {
         };
         self.turn_store.charge(&earlier.asked).await?;
         let earlier = RecalledTurns { text: earlier.text.filter(|text| self.count(text) <= left), ..earlier };
-        if earlier.text.is_some() {
+        // What was found before the first answer is noted.
+        if earlier.text.is_some() && !has_answers {
             let now = self.ports.clock.now();
             self.told.note_recalled(earlier.record, new_message_uid(), &first.uid, None, now);
         }

@@ -41,7 +41,7 @@ const MOST_TEXT: usize = 64 * 1024;
 const MOST_PARTS: usize = 600;
 /// A file is written in pieces of this many bytes.
 const PIECE: usize = 256 * 1024;
-/// A file that nothing was written to for so long belongs to no request any more.
+/// A file that nothing was written to for so long, and that no request holds, is removed.
 const ABANDONED: Duration = Duration::from_mins(15);
 
 /// A file of a body, on disk as long as this is kept.
@@ -66,17 +66,30 @@ impl Part {
 
     /// Where it is. Whoever moves it away has it.
     pub fn path(&self) -> &Path {
-        &self.file.0
+        &self.file.path
     }
 }
 
 /// A file that is removed with its owner.
 #[derive(Debug)]
-struct OnDisk(PathBuf);
+struct OnDisk {
+    path: PathBuf,
+    /// Locked for as long as somebody needs it, also if that waits.
+    _held: fs::File,
+}
+
+impl OnDisk {
+    async fn create(path: PathBuf) -> io::Result<(Self, tokio::fs::File)> {
+        let written = tokio::fs::File::create_new(&path).await?.into_std().await;
+        let held = written.try_clone()?;
+        held.try_lock_shared()?;
+        Ok((Self { path, _held: held }, written.into()))
+    }
+}
 
 impl Drop for OnDisk {
     fn drop(&mut self) {
-        match fs::remove_file(&self.0) {
+        match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 warn!(%error, "A file that was uploaded could not be removed; that is tried again.");
             }
@@ -198,8 +211,8 @@ impl Reader<'_> {
         if self.text > MOST_TEXT {
             return Err(too_large(MOST_TEXT, None));
         }
-        let file = OnDisk(self.dir.join(String::from(Id::<UploadKind>::generate())));
-        let written = tokio::fs::File::create_new(&file.0).await.map_err(|error| unwritten(&error))?;
+        let path = self.dir.join(String::from(Id::<UploadKind>::generate()));
+        let (file, written) = OnDisk::create(path).await.map_err(|error| unwritten(&error))?;
         let (mut written, mut digest) = (BufWriter::with_capacity(PIECE, written), Context::new(&SHA256));
         let before = self.size;
         while let Some(chunk) = content.next().await {
@@ -246,7 +259,8 @@ pub fn remove_abandoned_uploads(dir: &Path, interval: Duration) -> io::Result<()
         let entry = entry?;
         let written = entry.metadata().and_then(|metadata| metadata.modified());
         let age = written.map(|written| written.elapsed().unwrap_or_default());
-        if age.is_ok_and(|age| age > ABANDONED.min(interval)) {
+        let is_abandoned = || fs::File::open(entry.path())?.try_lock().map_err(io::Error::from);
+        if age.is_ok_and(|age| age > ABANDONED.min(interval)) && is_abandoned().is_ok() {
             fs::remove_file(entry.path())?;
         }
     }

@@ -37,6 +37,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// So many 401 one after the other mean that a connection is no good.
 const MOST_REFUSED: i16 = 3;
+/// A longer answer of an app is no refusal.
+const MOST_REFUSAL: usize = 4096;
 /// Tokens that are asked for ahead of their end at once; after a failure again.
 const REFRESHED_AT_ONCE: usize = 8;
 const AGAIN_MS: i64 = 30_000;
@@ -371,10 +373,12 @@ impl PgConnections {
         let sent = open.held.refresh.clone();
         let fetched = match self.scheme(&open) {
             Ok((connector, scheme)) => {
-                let client = self.client(account, &connector, &scheme).await?;
                 let refresh = open.held.refresh.clone().unwrap_or_else(|| String::new().into());
-                // Calls that have a place may wait for it.
-                oauth::refresh(&self.egress.unplaced(), &scheme, client.as_ref(), &refresh).await
+                match self.client(account, &connector, &scheme).await {
+                    // Calls that have a place may wait for it.
+                    Ok(client) => oauth::refresh(&self.egress.unplaced(), &scheme, client.as_ref(), &refresh).await,
+                    Err(error) => Err(oauth::Refusal::Passing(error.message().to_owned())),
+                }
             }
             Err(error) => Err(oauth::Refusal::Final(error.message().to_owned())),
         };
@@ -443,14 +447,26 @@ impl PgConnections {
             let again = again.connected().map_err(not_connected)?;
             answer = self.send(account, &again, request, values).await?;
         }
-        self.note_answer(account, connection, answer.status == 401).await?;
+        self.note_answer(account, connection, answer.status, &answer.bytes).await?;
         Ok(answer)
     }
 
-    /// Counts answers of an app: three times 401 one after the other break a connection.
-    pub(crate) async fn note_answer(&self, account: &AccountId, connection: &str, is_refused: bool) -> Result<()> {
-        let known = self.find(account, connection).await?;
-        if !is_refused && known.is_none_or(|open| open.row.refused == 0) {
+    /// Counts answers of an app: three refusals one after the other break a connection.
+    pub(crate) async fn note_answer(
+        &self,
+        account: &AccountId,
+        connection: &str,
+        status: u16,
+        body: &[u8],
+    ) -> Result<()> {
+        let Some(open) = self.find(account, connection).await? else { return Ok(()) };
+        // Where nobody is let in by credentials, a refusal is anybody's: it says nothing of the connection.
+        if open.row.scheme == AuthMode::None.as_str() {
+            return Ok(());
+        }
+        let says_no = || self.scheme(&open).is_ok_and(|(_, scheme)| refuses(&scheme, body));
+        let is_refused = status == 401 || says_no();
+        if !is_refused && open.row.refused == 0 {
             return Ok(());
         }
         let mut conn = self.db.conn().await?;
@@ -458,7 +474,7 @@ impl PgConnections {
         drop(conn);
         self.changed(connection).await?;
         if refused >= MOST_REFUSED {
-            self.breaks(account, connection, "the app answers 401 to every request").await?;
+            self.breaks(account, connection, "the app refuses every request").await?;
         }
         Ok(())
     }
@@ -577,8 +593,8 @@ impl Connections for ConnectionCredentials {
         Ok(credentials(&scheme, &fields, &open.held))
     }
 
-    async fn answered(&self, account: &AccountId, connection: &str, is_refused: bool) {
-        let counting = self.0.note_answer(account, connection, is_refused);
+    async fn answered(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]) {
+        let counting = self.0.note_answer(account, connection, status, body);
         if let Err(error) = counting.await {
             warn!(connection, %error, "An answer of an app could not be counted.");
         }
@@ -640,6 +656,16 @@ pub(crate) fn unreachable(error: EgressError) -> Error {
         EgressError::Timeout(reason) => Error::new(Code::UPSTREAM_TIMEOUT, reason),
         other => Error::new(Code::UPSTREAM_ERROR, other.to_string()),
     }
+}
+
+/// Whether an answer says that it refuses the credentials: one that does is short.
+fn refuses(scheme: &AuthScheme, body: &[u8]) -> bool {
+    if scheme.refusals.is_empty() || body.len() > MOST_REFUSAL {
+        return false;
+    }
+    let value: Value = parse(body).unwrap_or_default();
+    let says = |(path, any): (&String, &Vec<Value>)| at_path(&value, path).is_some_and(|said| any.contains(said));
+    scheme.refusals.iter().any(says)
 }
 
 /// Whether an answer is a success, and says what it must.

@@ -1,5 +1,7 @@
 //! Packs: apps as YAML (contract 08 §3).
 
+use std::collections::BTreeMap;
+
 use platform_core::Object;
 use platform_egress::{Method, Url};
 use platform_toolservers::ToolDefinition;
@@ -82,6 +84,11 @@ pub struct AuthScheme {
     /// A request that proves credentials as they are given: 2xx.
     #[serde(default)]
     pub test: Option<PackRequest>,
+    /// What short answers of other statuses than 401 hold that refuse the credentials, where the app has such:
+    /// `{path: [value]}`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub refusals: BTreeMap<String, Vec<Value>>,
     /// Where it is told how to get the fields.
     #[serde(default)]
     pub guide_url: Option<String>,

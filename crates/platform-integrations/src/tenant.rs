@@ -158,7 +158,8 @@ impl PgIntegrations {
             // An app that does not answer says nothing.
             if let Ok(answer) = self.connections.request(account, &row.id, test, &|_| None).await
                 && !succeeded(test, &answer)
-                && matches!(answer.status, 200 | 401 | 403)
+                // 403 is also what asks too often, or for too much.
+                && matches!(answer.status, 200 | 401)
             {
                 self.connections.breaks(account, &row.id, "the app refuses the credentials").await?;
             }

@@ -18,8 +18,9 @@ use crate::{
     schema::documents,
 };
 
-/// Documents of a graph.
+/// Documents of a graph, and what is told of how they refer to each other.
 const MOST_NODES: i64 = 5000;
+const MOST_EDGES: usize = 50_000;
 /// Bytes of texts that are looked at for links, in all and at once.
 const MOST_TEXT: i64 = 16 << 20;
 const MOST_AT_ONCE: i64 = 1 << 20;
@@ -29,7 +30,7 @@ const MOST_AT_ONCE: i64 = 1 << 20;
 pub struct Graph {
     /// Documents, newest first, at most 5,000.
     pub nodes: Vec<GraphNode>,
-    /// What refers to what.
+    /// What refers to what: parts first, at most 50,000.
     pub edges: Vec<GraphEdge>,
 }
 
@@ -56,14 +57,13 @@ pub struct GraphEdge {
 /// The documents that a filter keeps. Links are looked for in the texts that have some.
 pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter) -> Result<Graph> {
     let mut conn = conn;
-    let links = |shown: &str| {
+    let of_text = |shown: &str| {
         format!(
             "(SELECT CASE WHEN position('[[' in markdown) > 0 THEN {shown} END FROM document_texts t \
              WHERE t.account_id = documents.account_id AND t.document_id = documents.id \
              AND t.content_hash = documents.content_hash)"
         )
     };
-    type Row = (String, String, Option<String>);
     let rows: Vec<Row> = listed(account, filter)
         .order((documents::created_ms.desc(), documents::id.desc()))
         .limit(MOST_NODES)
@@ -71,11 +71,11 @@ pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter
         .load(&mut conn)
         .await?;
     let ids: Vec<&String> = rows.iter().map(|(id, ..)| id).collect();
-    let (mut named, mut left) = (Vec::new(), MOST_TEXT);
+    let (mut links, mut left) = (Links::between(&rows), MOST_TEXT);
     for ids in ids.chunks(100) {
         let sizes: Vec<(String, Option<i64>)> = documents::table
             .filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)))
-            .select((documents::id, sql::<Nullable<BigInt>>(&links("octet_length(markdown)::bigint"))))
+            .select((documents::id, sql::<Nullable<BigInt>>(&of_text("octet_length(markdown)::bigint"))))
             .load(&mut conn)
             .await?;
         let linking: Vec<(String, i64)> = sizes.into_iter().filter_map(|(id, size)| Some((id, size?))).collect();
@@ -91,45 +91,69 @@ pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter
             let texts: Vec<(String, Option<String>)> = documents::table
                 .filter(documents::account_id.eq(account.as_str()))
                 .filter(documents::id.eq_any(now.iter().map(|(id, _)| id)))
-                .select((documents::id, sql::<Nullable<Text>>(&links("markdown"))))
+                .select((documents::id, sql::<Nullable<Text>>(&of_text("markdown"))))
                 .load(&mut conn)
                 .await?;
-            named.extend(run_blocking(move || Ok(named_in(texts))).await?);
+            links = run_blocking(move || Ok(links.with(&texts))).await?;
         }
-        if !linking.is_empty() {
+        if !linking.is_empty() || links.are_full() {
             break;
         }
     }
-    run_blocking(move || Ok(graph(rows, &named))).await
+    run_blocking(move || Ok(links.graph(rows))).await
 }
 
-/// Each text with the names that it links to, in lower case.
-fn named_in(texts: Vec<(String, Option<String>)>) -> Vec<(String, BTreeSet<String>)> {
-    let names = |text: &str| wikilinks(text).map(str::to_lowercase).collect();
-    texts.into_iter().map(|(id, text)| (id, text.as_deref().map(names).unwrap_or_default())).collect()
+/// Id, name and parent of a document.
+type Row = (String, String, Option<String>);
+
+/// How documents refer to each other, by their places among all.
+struct Links {
+    by_id: HashMap<String, usize>,
+    by_name: HashMap<String, usize>,
+    /// From, to; `wikilink` or `parent`.
+    found: BTreeSet<(usize, usize, &'static str)>,
 }
 
-fn graph(rows: Vec<(String, String, Option<String>)>, named: &[(String, BTreeSet<String>)]) -> Graph {
-    let mut by_name: HashMap<String, &str> = HashMap::new();
-    for (id, name, _) in &rows {
-        by_name.insert(name.to_lowercase(), id);
-    }
-    let known: BTreeSet<&str> = rows.iter().map(|(id, ..)| id.as_str()).collect();
-    let mut edges = BTreeSet::new();
-    for (id, _, parent) in &rows {
-        if let Some(parent) = parent.as_ref().filter(|parent| known.contains(parent.as_str())) {
-            edges.insert(GraphEdge { from: id.clone(), to: parent.clone(), r#type: "parent" });
+impl Links {
+    /// Those of parts.
+    fn between(rows: &[Row]) -> Self {
+        let by_id = rows.iter().enumerate().map(|(at, (id, ..))| (id.clone(), at)).collect();
+        let by_name = rows.iter().enumerate().map(|(at, (_, name, _))| (name.to_lowercase(), at)).collect();
+        let mut links = Self { by_id, by_name, found: BTreeSet::new() };
+        for (at, (.., parent)) in rows.iter().enumerate() {
+            links.found.extend(parent.as_ref().and_then(|parent| Some((at, *links.by_id.get(parent)?, "parent"))));
         }
+        links
     }
-    for (id, names) in named {
-        for name in names {
-            if let Some(to) = by_name.get(name).filter(|to| **to != id) {
-                edges.insert(GraphEdge { from: id.clone(), to: (*to).to_owned(), r#type: "wikilink" });
+
+    /// With those in texts.
+    fn with(mut self, texts: &[(String, Option<String>)]) -> Self {
+        for (id, text) in texts {
+            let Some(from) = self.by_id.get(id).copied() else { continue };
+            for name in wikilinks(text.as_deref().unwrap_or_default()) {
+                if self.are_full() {
+                    return self;
+                }
+                let to = self.by_name.get(&name.to_lowercase()).copied().filter(|to| *to != from);
+                self.found.extend(to.map(|to| (from, to, "wikilink")));
             }
         }
+        self
     }
-    let nodes = rows.into_iter().map(|(id, name, _)| GraphNode { id, name }).collect();
-    Graph { nodes, edges: edges.into_iter().collect() }
+
+    fn are_full(&self) -> bool {
+        self.found.len() >= MOST_EDGES
+    }
+
+    fn graph(self, rows: Vec<Row>) -> Graph {
+        let edge = |(from, to, r#type): (usize, usize, _)| GraphEdge {
+            from: rows[from].0.clone(),
+            to: rows[to].0.clone(),
+            r#type,
+        };
+        let edges = self.found.into_iter().map(edge).collect();
+        Graph { edges, nodes: rows.into_iter().map(|(id, name, _)| GraphNode { id, name }).collect() }
+    }
 }
 
 /// Names that a text links to: `[[name]]`, `[[name|shown]]`, `[[name#heading]]`.
@@ -153,8 +177,16 @@ mod tests {
             |id: &str, name: &str, parent: Option<&str>| (id.to_owned(), name.to_owned(), parent.map(str::to_owned));
         let rows = vec![row("1", "Plan", None), row("2", "other PLAN", Some("1")), row("3", "Lost", Some("9"))];
         let texts = vec![("3".to_owned(), Some(text.to_owned())), ("1".to_owned(), Some("[[plan]]".to_owned()))];
-        let graph = graph(rows, &named_in(texts));
+        let graph = Links::between(&rows).with(&texts).graph(rows);
         let edge = |from: &str, to: &str, r#type| GraphEdge { from: from.to_owned(), to: to.to_owned(), r#type };
         assert_eq!(graph.edges, [edge("2", "1", "parent"), edge("3", "1", "wikilink"), edge("3", "2", "wikilink")]);
+    }
+
+    #[test]
+    fn a_graph_where_all_refer_to_all_ends() {
+        let rows: Vec<Row> = (0..400).map(|n| (format!("id{n}"), format!("n{n}"), None)).collect();
+        let all = (0..400).fold(String::new(), |all, n| format!("{all}[[n{n}]]"));
+        let texts: Vec<_> = (0..400).map(|n| (format!("id{n}"), Some(all.clone()))).collect();
+        assert_eq!(Links::between(&rows).with(&texts).graph(rows).edges.len(), MOST_EDGES);
     }
 }

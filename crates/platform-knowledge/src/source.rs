@@ -170,8 +170,9 @@ impl Recall for PgKnowledge {
             let place = if path.is_empty() { String::new() } else { format!(", {path}") };
             let passage = format!("[{}, version {}{place}]\n{}\n\n", passage.name, passage.version, passage.text);
             let size = tokens(&passage);
+            // A shorter one may still fit.
             if size > left {
-                break;
+                continue;
             }
             left -= size;
             text.push_str(&passage);

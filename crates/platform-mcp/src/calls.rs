@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
 use platform_core::{
-    Credential, Error, Id, Object, Result, Timestamp, json_length, millis, run_blocking, sha256_hex, spawn,
+    Credential, Error, ErrorKind, Id, Object, Result, Timestamp, json_length, millis, run_blocking, sha256_hex, spawn,
 };
 use platform_db::{Idempotency, code::IDEMPOTENCY_IN_PROGRESS};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
@@ -25,7 +25,9 @@ use crate::{
 
 /// A call waits so long for the end of an agent.
 const AGENT_WAIT: Duration = Duration::from_mins(5);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+/// How long until it is looked at first, and at most from then on, ever more seldom.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
+const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 /// An approval is good for so long.
 const APPROVAL_MS: i64 = 600_000;
 const APPROVAL: &str = "approval";
@@ -452,7 +454,16 @@ impl Calling {
         };
         match answered {
             Ok(result) => (Called::Result(result), Outcome::Ok, None),
-            Err(error) => failed(error.code().as_str(), error.message()),
+            Err(error) => {
+                let outcome = match error.code().kind() {
+                    ErrorKind::Upstream | ErrorKind::Unavailable | ErrorKind::Internal => Outcome::UpstreamError,
+                    ErrorKind::UpstreamTimeout => Outcome::Timeout,
+                    ErrorKind::Forbidden | ErrorKind::Unauthenticated | ErrorKind::TooMany => Outcome::Denied,
+                    _ => Outcome::ToolError,
+                };
+                let (called, _, code) = failed(error.code().as_str(), error.message());
+                (called, outcome, code)
+            }
         }
     }
 
@@ -488,9 +499,10 @@ impl Calling {
             self.gateway.threads.start(caller, &Id::named(agent), new, Some("mcp".to_owned()), false, None).await?;
         let (thread, until) = (Id::named(&started.thread_id), Instant::now() + AGENT_WAIT);
         let view = |omit: bool| ThreadView { omit_content: Some(omit), ..ThreadView::default() };
-        let mut state = started.state;
+        let (mut state, mut wait) = (started.state, FIRST_LOOK);
         while Instant::now() < until && !is_over(state) {
-            sleep(BETWEEN_LOOKS).await;
+            sleep(wait).await;
+            wait = (2 * wait).min(LONGEST_BETWEEN_LOOKS);
             state = self.gateway.threads.get(&caller.account, &thread, view(true)).await?.0.state;
         }
         let mut structured = json!({"threadId": thread, "state": state});
@@ -521,7 +533,8 @@ fn failed(code: &str, reason: &str) -> (Called, Outcome, Option<String>) {
 fn failed_with(code: &str, said: Object) -> (Called, Outcome, Option<String>) {
     let outcome = match code {
         "UPSTREAM_TIMEOUT" => Outcome::Timeout,
-        "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" => Outcome::ToolError,
+        "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" | "BAD_REQUEST" => Outcome::ToolError,
+        "FORBIDDEN" | "NOT_CONNECTED" => Outcome::Denied,
         _ => Outcome::UpstreamError,
     };
     (Called::Result(error_result(code, said)), outcome, Some(code.to_owned()))

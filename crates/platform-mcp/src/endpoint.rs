@@ -3,17 +3,17 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, future::join_all, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
-use platform_core::{AccountId, Caller, Result, run_sized};
+use platform_core::{AccountId, Caller, Result, run_sized, sha256_hex, spawn};
 use platform_db::Notice;
-use platform_toolservers::{McpAuthMode, McpUpdate, TOOL_SERVER, UpstreamCredentials};
+use platform_toolservers::{McpAuthMode, McpUpdate, OfferedServer, TOOL_SERVER, UpstreamCredentials};
 use platform_vault::Secret;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
     sync::broadcast::error::RecvError,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{
@@ -31,6 +31,8 @@ use crate::{
 /// Tools of a page, and bytes of theirs; one that is longer is a page.
 const PAGE: usize = 100;
 const PAGE_BYTES: usize = 1 << 20;
+/// A list waits so long for servers whose tools are read for it.
+const LONGEST_READING: Duration = Duration::from_secs(5);
 /// Changes that come together are told together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// That a server which does not answer is shown no longer is nobody's change.
@@ -181,18 +183,27 @@ impl PgMcpGateway {
         self.set_own(&caller.account, &Subject::of(caller, claims), slug, disabled).await
     }
 
-    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; whether there
-    /// were such.
+    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; whether some
+    /// were read in time.
     async fn read_with_header(&self, account: &AccountId, view: &View, header: &Secret) -> Result<bool> {
-        let mut are_read = false;
+        let digest = sha256_hex(header.expose());
+        let mut reading = Vec::new();
         for id in view.servers() {
             let server = self.tool_servers.offered(account, id).await?;
-            if let Some(server) = server.filter(|server| server.auth_mode() == McpAuthMode::Passthrough) {
-                let with = UpstreamCredentials::Header(header.clone());
-                are_read |= self.tool_servers.read_if_old(&server, &with).await;
+            let wants_header =
+                |server: &OfferedServer| server.is_exposed() && server.auth_mode() == McpAuthMode::Passthrough;
+            let Some(server) = server.filter(wants_header) else { continue };
+            // It may be away, or refuse the header.
+            if !self.asked.entry((account.clone(), id.clone(), digest.clone())).or_insert(()).is_fresh() {
+                continue;
             }
+            let (servers, with) = (Arc::clone(&self.tool_servers), UpstreamCredentials::Header(header.clone()));
+            let read = async move { servers.read_if_old(&server, &with).await };
+            reading.push(spawn("read tools", read));
         }
-        Ok(are_read)
+        // Whoever takes longer is read on, and its tools are told as a change.
+        let are_read = timeout(LONGEST_READING, join_all(reading)).await.unwrap_or_default();
+        Ok(are_read.iter().any(|is_read| matches!(is_read, Ok(true))))
     }
 
     /// Whoever watches the tools of a caller; `subscription`: under which the newer family tells of them.

@@ -42,6 +42,9 @@ const MOST_LOG_INS: u64 = 5_000;
 const STALE: Duration = Duration::from_mins(10);
 /// A log-in that was begun is gone on with for so long.
 const LOG_IN: Duration = Duration::from_mins(2);
+/// Servers that were asked for their tools with a caller's header, and how long each is left alone then.
+const MOST_ASKED: u64 = 10_000;
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Bytes of memory that a grant takes, and the name of a tool, beside their texts.
 const GRANT_BYTES: usize = 512;
 const NAME_BYTES: usize = 64;
@@ -91,6 +94,8 @@ pub struct PgMcpGateway {
     making: FairSemaphore,
     /// Where somebody is asked to log in to a server, by account, server and subject.
     pub(crate) log_ins: Cache<(AccountId, String, String), String>,
+    /// Servers that were asked for their tools with a caller's header a moment ago, by account, server and its hash.
+    pub(crate) asked: Cache<(AccountId, String, String), ()>,
 }
 
 /// Profiles and grants of an account.
@@ -160,6 +165,7 @@ impl PgMcpGateway {
             surfaces: Cache::builder().max_capacity(MOST_SURFACES).weigher(Cached::weight).build(),
             making: FairSemaphore::new(MADE_AT_ONCE.0, MADE_AT_ONCE.1),
             log_ins: Cache::builder().max_capacity(MOST_LOG_INS).time_to_live(LOG_IN).build(),
+            asked: Cache::builder().max_capacity(MOST_ASKED).time_to_live(ASK_AGAIN).build(),
             db,
             bus,
             clock,
@@ -252,7 +258,8 @@ impl PgMcpGateway {
             self.change(account, &profile.id, &Precondition::None, |_, _| Ok(())).await?;
         }
         surface.add(platform_tools(&profile.settings)?);
-        surface.servers = servers.iter().map(|server| server.id.clone()).collect();
+        let enabled = profile.settings.servers.iter().filter(|entry| entry.enabled);
+        surface.servers = enabled.map(|entry| entry.tool_server_id.clone()).collect();
         let surface = Arc::new(surface.finish());
         let cached = Cached { profile: Arc::clone(profile), servers, surface: Arc::clone(&surface) };
         self.surfaces.insert(key, Arc::new(cached));

@@ -23,7 +23,7 @@ pub(crate) fn render(entries: &[MemoryEntry], limits: &MemoryLimits) -> CoreMemo
         }
         chars += length;
         // What stands in an entry cannot look like another.
-        let content = entry.content.replace('\n', "\n  ");
+        let content = entry.content.replace(['\n', '\r'], "\n  ");
         let _ = write!(text, "\n- [{}] {}: {content}", entry.id, entry.section);
         items.push(json!({"id": entry.id, "section": entry.section, "content": entry.content,
             "pinned": entry.pinned, "source": entry.source}));

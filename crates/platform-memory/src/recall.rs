@@ -25,6 +25,10 @@ const MOST_SAID: usize = 1500;
 const MOST_TURN: usize = 3000;
 /// Characters of a question that count.
 const MOST_ASKED: usize = 2000;
+/// Words of a question that are looked for in chats that are long over: the longest, which are rare more often than not.
+const MOST_SOUGHT: usize = 8;
+/// What recalls when a chat begins.
+pub(crate) const AT_START: &str = "conversation_start";
 /// Vectors that are known, in numbers of them.
 const MOST_KNOWN: u64 = 16 << 20;
 /// Of reciprocal rank fusion.
@@ -72,7 +76,7 @@ pub(crate) async fn find(
     let mut found: Vec<(usize, f64)> = scores.into_iter().collect();
     found.sort_by(|(a, of_a), (b, of_b)| of_b.total_cmp(of_a).then(a.cmp(b)));
     let mut chosen: Vec<usize> = found.into_iter().map(|(turn, _)| turn).collect();
-    let starts = source == "conversation_start";
+    let starts = source == AT_START;
     // What was said last may matter, whatever is asked when a chat begins.
     if starts && !texts.is_empty() {
         let at = chosen.len().min(2);
@@ -93,6 +97,17 @@ pub(crate) async fn find(
     // As they were said, the oldest first.
     kept.sort_unstable_by(|a, b| b.cmp(a));
     Ok(told(&turns, &texts, &kept, (&question, source), spent))
+}
+
+/// The words of a question that are looked for in all that was said.
+pub(crate) fn sought(question: &str) -> Vec<String> {
+    let question: String = question.chars().take(MOST_ASKED).collect();
+    let mut words: Vec<String> = search_words(&question).to_lowercase().split(' ').map(str::to_owned).collect();
+    words.retain(|word| word.len() > 1);
+    words.sort_by(|a, b| b.chars().count().cmp(&a.chars().count()).then(a.cmp(b)));
+    words.dedup();
+    words.truncate(MOST_SOUGHT);
+    words
 }
 
 /// As much of a turn as counts, the first of it.

@@ -5,7 +5,9 @@ use diesel_async::AsyncConnection;
 use moka::sync::Cache;
 use platform_core::{AccountId, Clock, Error, FairSemaphore, Id, Object, Result, joined, overlay};
 use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
-use platform_runtime::{Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns};
+use platform_runtime::{
+    Budget, Catalog, CoreMemoryBlock, EarlierTurn, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns,
+};
 
 use crate::{
     block, code,
@@ -15,8 +17,8 @@ use crate::{
     recall, repository,
 };
 
-/// Blocks that are known at once.
-const MOST_KNOWN: u64 = 20_000;
+/// Bytes of blocks that are known at once.
+const MOST_KNOWN: u64 = 32 << 20;
 /// Under which changes are told to all processes.
 const TOPIC: &str = "core-memory";
 /// Recollections under way, and of one account.
@@ -108,7 +110,9 @@ impl PgMemory {
     /// Memory that hears over the bus what others write.
     pub fn new(needs: MemoryNeeds) -> Self {
         let MemoryNeeds { db, bus, clock, turns, catalog, budget, limits } = needs;
-        let blocks = InvalidatedCache::by_id(&bus, TOPIC, Capacity::Entries(MOST_KNOWN));
+        let size =
+            |block: &Option<CoreMemoryBlock>| block.as_ref().map_or(0, |block| block.text.len() + block.record.len());
+        let blocks = InvalidatedCache::by_id(&bus, TOPIC, Capacity::Bytes(MOST_KNOWN, size));
         let recalling = FairSemaphore::new(AT_ONCE.0, AT_ONCE.1);
         Self { db, clock, turns, catalog, budget, limits, blocks, recalling, vectors: recall::vectors() }
     }
@@ -337,7 +341,14 @@ impl Memory for PgMemory {
         source: &'static str,
     ) -> Result<RecalledTurns> {
         let _place = self.recalling.acquire(&payer.account).await;
-        let turns = self.turns.newest(&payer.account, bucket, chat, recall::MOST_TURNS).await?;
+        let mut turns = self.turns.newest(&payer.account, bucket, chat, recall::MOST_TURNS).await?;
+        if source != recall::AT_START {
+            let words = recall::sought(question);
+            let older = self.turns.saying(&payer.account, bucket, chat, &words).await?;
+            let is_new = |turn: &EarlierTurn| !turns.iter().any(|known| known.chat == turn.chat && known.at == turn.at);
+            let older: Vec<EarlierTurn> = older.into_iter().filter(is_new).collect();
+            turns.extend(older);
+        }
         recall::find(self, payer, turns, question, source).await
     }
 }

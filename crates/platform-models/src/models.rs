@@ -409,12 +409,13 @@ impl Models {
             return Err(Fault::of(FaultCode::BadRequest, "No speech engine is configured.", &"".into()));
         };
         let Some(Speech { config, provider, price }) = &self.speech else { return Ok(speech::demo(audio)) };
-        let until = Instant::now() + speech::LONGEST;
+        let until = Instant::now() + config.longest;
+        let limits = CallLimits { first_byte: config.longest, ..self.limits };
         let mut attempt = 0;
         loop {
             attempt += 1;
             let asked = async {
-                let heard = fetch(speech::request(&self.client, config, audio), &self.limits, LARGEST_PIECE).await?;
+                let heard = fetch(speech::request(&self.client, config, audio), &limits, LARGEST_PIECE).await?;
                 speech::read(&heard, audio, *price)
             };
             let left = until.saturating_duration_since(Instant::now());
@@ -528,6 +529,10 @@ impl Catalog for Models {
             Some(speech) => Some(speech::spec("speech", &speech.config.model)),
             None => self.choose(None, None).ok().filter(|spec| &*spec.provider == demo::PROVIDER),
         }
+    }
+
+    fn transcription_cost(&self, duration: Duration) -> Money {
+        self.speech.as_ref().map_or(Money::ZERO, |speech| speech::cost(duration, speech.price).total_cost)
     }
 
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {

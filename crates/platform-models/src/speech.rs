@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+mod languages;
+
 use platform_core::Money;
 use platform_runtime::{Audio, Cost, ModelSpec, Segment, Transcription, Usage};
 use reqwest::multipart::{Form, Part};
@@ -9,9 +11,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use crate::broken::Broken;
-
-/// Longest transcription (contract 15).
-pub(crate) const LONGEST: Duration = Duration::from_mins(2);
 
 /// Where recordings become text.
 #[derive(Debug, Clone)]
@@ -22,6 +21,8 @@ pub struct SpeechConfig {
     pub api_key: Option<SecretString>,
     /// Name of the model.
     pub model: String,
+    /// Longest time from a recording to its text.
+    pub longest: Duration,
 }
 
 /// The request for the text of a recording.
@@ -30,7 +31,9 @@ pub(crate) fn request(client: &reqwest::Client, config: &SpeechConfig, audio: &A
     // A part without a type is taken by its name.
     let file = file.mime_str(&audio.media_type).unwrap_or_else(|_| Part::stream(audio.bytes.clone()));
     let form = Form::new().part("file", file).text("model", config.model.clone());
-    let form = form.text("response_format", "verbose_json");
+    // The models after Whisper know of no segments, and refuse to be asked for them.
+    let format = if config.model.starts_with("gpt-") { "json" } else { "verbose_json" };
+    let form = form.text("response_format", format);
     let form = match &audio.language {
         Some(language) => form.text("language", language.clone()),
         None => form,
@@ -64,11 +67,45 @@ struct AnswerSegment {
     end: f64,
     #[serde(default)]
     text: String,
+    /// How likely nobody speaks, and how sure the engine is of the text.
+    no_speech_prob: Option<f64>,
+    avg_logprob: Option<f64>,
+}
+
+impl AnswerSegment {
+    /// Whisper's own rule for what it made up of noise.
+    fn is_silent(&self) -> bool {
+        self.no_speech_prob.is_some_and(|likely| likely > 0.6) && self.avg_logprob.is_some_and(|sure| sure < -1.0)
+    }
+}
+
+/// Whether a text says what there is to hear and no word: `[BLANK_AUDIO]`, `(silence)`, `*music*`.
+fn is_wordless(text: &str) -> bool {
+    let mut closing = None;
+    let said = text.chars().filter(|c| match (closing, c) {
+        (Some(end), c) => {
+            closing = (*c != end).then_some(end);
+            false
+        }
+        (None, '[' | '(' | '*') => {
+            closing = Some(match c {
+                '[' => ']',
+                '(' => ')',
+                _ => '*',
+            });
+            false
+        }
+        _ => true,
+    });
+    !said.into_iter().any(char::is_alphanumeric)
 }
 
 /// Reads the text of a recording; `price`: of a minute of it.
 pub(crate) fn read(body: &[u8], audio: &Audio, price: Money) -> Result<Transcription, Broken> {
     let answer: Answer = serde_json::from_slice(body).map_err(|_| Broken::protocol("the answer holds no text"))?;
+    let is_silent = is_wordless(&answer.text)
+        || !answer.segments.is_empty() && answer.segments.iter().all(AnswerSegment::is_silent);
+    let text = if is_silent { String::new() } else { answer.text.trim().to_owned() };
     let time = |seconds: f64| Duration::try_from_secs_f64(seconds.clamp(0.0, 1e6)).unwrap_or_default();
     let segments = answer.segments.into_iter().map(|segment| Segment {
         start: time(segment.start),
@@ -77,8 +114,8 @@ pub(crate) fn read(body: &[u8], audio: &Audio, price: Money) -> Result<Transcrip
     });
     let duration = answer.duration.map(time).filter(|duration| !duration.is_zero()).or(audio.duration);
     Ok(Transcription {
-        text: answer.text.trim().to_owned(),
-        language: answer.language.map(|language| code_of(&language)),
+        text,
+        language: answer.language.and_then(|language| languages::code_of(&language)),
         duration,
         segments: segments.collect(),
         usage: Usage::default(),
@@ -87,7 +124,7 @@ pub(crate) fn read(body: &[u8], audio: &Audio, price: Money) -> Result<Transcrip
 }
 
 /// What so much of a recording costs, at the price of a minute.
-fn cost(duration: Duration, price: Money) -> Cost {
+pub(crate) fn cost(duration: Duration, price: Money) -> Cost {
     let millis = i128::try_from(duration.as_millis()).unwrap_or(i128::MAX);
     let nanos = i128::from(price.nanos()).saturating_mul(millis) / 60_000;
     let total = Money::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX));
@@ -109,45 +146,6 @@ pub(crate) fn demo(audio: &Audio) -> Transcription {
 /// Its engine and model.
 pub(crate) fn spec(provider: &str, model: &str) -> ModelSpec {
     crate::catalog::unknown(&provider.into(), model)
-}
-
-/// The ISO 639-1 code of a language that some engines call by its English name.
-fn code_of(language: &str) -> String {
-    let language = language.trim().to_lowercase();
-    let code = match language.as_str() {
-        "english" => "en",
-        "german" => "de",
-        "french" => "fr",
-        "spanish" => "es",
-        "italian" => "it",
-        "portuguese" => "pt",
-        "dutch" => "nl",
-        "polish" => "pl",
-        "russian" => "ru",
-        "ukrainian" => "uk",
-        "turkish" => "tr",
-        "arabic" => "ar",
-        "hebrew" => "he",
-        "hindi" => "hi",
-        "chinese" => "zh",
-        "japanese" => "ja",
-        "korean" => "ko",
-        "vietnamese" => "vi",
-        "thai" => "th",
-        "indonesian" => "id",
-        "greek" => "el",
-        "czech" => "cs",
-        "hungarian" => "hu",
-        "romanian" => "ro",
-        "bulgarian" => "bg",
-        "croatian" => "hr",
-        "swedish" => "sv",
-        "danish" => "da",
-        "norwegian" => "no",
-        "finnish" => "fi",
-        other => other,
-    };
-    code.to_owned()
 }
 
 #[cfg(test)]
@@ -175,5 +173,17 @@ mod tests {
         let short = read(br#"{"text": "x"}"#, &audio, Money::from_nanos(6_000_000)).expect("a text");
         assert_eq!((short.duration, short.cost.total_cost.nanos()), (audio.duration, 100_000));
         assert!(read(b"[]", &audio, Money::ZERO).is_err());
+        let said = |body: &str| read(body.as_bytes(), &audio, Money::ZERO).expect("a text").text;
+        for silent in ["", " [BLANK_AUDIO] ", "(silence) [ Music ]", "*sighs* ...", "[MUSIC"] {
+            assert_eq!(said(&format!("{{\"text\": \"{silent}\"}}")), "", "{silent}");
+        }
+        assert_eq!(said(r#"{"text": "(laughs) Yes [sic]"}"#), "(laughs) Yes [sic]");
+        let doubtful = |sure: f64| {
+            said(&format!(
+                r#"{{"text": "Thank you.", "segments": [{{"start": 0, "end": 1, "text": "Thank you.",
+                "no_speech_prob": 0.9, "avg_logprob": {sure}}}]}}"#
+            ))
+        };
+        assert_eq!((doubtful(-1.3).as_str(), doubtful(-0.2).as_str()), ("", "Thank you."));
     }
 }

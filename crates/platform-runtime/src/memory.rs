@@ -116,6 +116,15 @@ pub trait EarlierTurns: Send + Sync {
         but: &str,
         most: i64,
     ) -> Result<Vec<EarlierTurn>>;
+
+    /// Turns of its chats in which one of these words is said, also of those that are long over, the newest first.
+    async fn saying(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        but: &str,
+        words: &[String],
+    ) -> Result<Vec<EarlierTurn>>;
 }
 
 /// What a turn was told from memory, to be noted with its chat.

@@ -36,6 +36,11 @@ pub trait Catalog: Send + Sync {
         None
     }
 
+    /// What a recording of so long costs.
+    fn transcription_cost(&self, _duration: Duration) -> Money {
+        Money::ZERO
+    }
+
     /// The model that serves an operation as a secondary call of `own` (contract 18 §1).
     fn helper(&self, _operation: Operation, own: &ModelSpec) -> ModelSpec {
         own.clone()

@@ -5,10 +5,11 @@ use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources, check_owner};
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Money, Owner, Result, millis, run_blocking, sha256_hex,
+    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Money, Owner, Result, joined, millis, run_blocking,
+    sha256_hex,
 };
 use platform_db::{Db, Idempotency};
-use platform_egress::Egress;
+use platform_egress::{Egress, EgressError};
 use platform_files::{Content, NewFile, PgFileService};
 use platform_runtime::{
     Audio, Budget, Catalog, ChildPool, Cost, Dictations, Operation, Payer, SecondaryCall, Spender, Usage,
@@ -25,8 +26,15 @@ use crate::{
 /// Transcripts.
 pub const TRANSCRIPT: Kind = Kind::placed("transcript");
 
-/// Recordings that are in memory at once, and of one account.
+/// Recordings that are heard at once, and of one account.
 const AT_ONCE: (usize, usize) = (8, 3);
+/// Recordings that are fetched from elsewhere at once, and of one account.
+const FETCHED_AT_ONCE: (usize, usize) = (4, 2);
+/// Recordings of one end user that are under way, so that the account's others find a place.
+const OF_END_USER: usize = 2;
+/// The fewest and the most bytes that a second of a recording takes.
+const SPARSEST: u64 = 250;
+const DENSEST: u64 = 1 << 20;
 
 /// Recordings that become text.
 #[async_trait]
@@ -67,43 +75,62 @@ pub struct SpeechNeeds {
 pub struct PgSpeech {
     needs: SpeechNeeds,
     places: FairSemaphore,
+    fetching: FairSemaphore,
+    end_users: FairSemaphore<String>,
 }
 
 impl PgSpeech {
     /// Nobody is heard yet.
     pub fn new(needs: SpeechNeeds) -> Self {
-        Self { needs, places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1) }
+        Self {
+            needs,
+            places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1),
+            fetching: FairSemaphore::new(FETCHED_AT_ONCE.0, FETCHED_AT_ONCE.1),
+            end_users: FairSemaphore::new(0, OF_END_USER),
+        }
     }
 
-    /// The bytes of a recording.
-    async fn bytes(&self, account: &AccountId, owner: &Owner, recording: &Recording) -> Result<Bytes> {
+    /// The bytes of a recording that has to be fetched from elsewhere.
+    async fn fetched(&self, account: &AccountId, recording: &Recording) -> Result<Option<Bytes>> {
         let SpeechNeeds { files, egress, .. } = &self.needs;
+        let Recording::Url(url) = recording else { return Ok(None) };
+        if files.token_of(url).is_some() {
+            return Ok(None);
+        }
+        let _place = self.fetching.acquire(account).await;
+        let fetched = egress.of(account).get(url).await.map_err(|error| match error {
+            EgressError::TooLarge(reason) => Error::new(Code::PAYLOAD_TOO_LARGE, format!("audioUrl: {reason}")),
+            other => other.into_error("audioUrl"),
+        })?;
+        if !(200..300).contains(&fetched.status) {
+            let message = format!("audioUrl: the address answers {}", fetched.status);
+            return Err(Error::invalid("audioUrl", "format", message));
+        }
+        Ok(Some(fetched.bytes))
+    }
+
+    /// The bytes of a recording that is here.
+    async fn kept(&self, account: &AccountId, owner: &Owner, recording: &Recording) -> Result<Bytes> {
+        let files = &self.needs.files;
         match recording {
             Recording::File { path, .. } => {
                 let path = path.clone();
                 run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal)).await
             }
             Recording::Url(url) => {
-                if let Some(token) = files.token_of(url) {
-                    let file = files.find_for(account, owner, &token).await?;
-                    return files.bytes(account, &file, u64::MAX).await;
-                }
-                let fetched = egress.of(account).get(url).await.map_err(|error| error.into_error("audioUrl"))?;
-                if !(200..300).contains(&fetched.status) {
-                    let message = format!("audioUrl: the address answers {}", fetched.status);
-                    return Err(Error::invalid("audioUrl", "format", message));
-                }
-                Ok(fetched.bytes)
+                let file = files.find_for(account, owner, &files.token_of(url).unwrap_or_default()).await?;
+                files.bytes(account, &file, u64::MAX).await
             }
         }
     }
 
-    /// How long a recording is; a container that cannot be read says nothing.
+    /// How long a recording is, as far as its size allows that; a container that cannot be read says nothing.
     async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Option<Duration> {
         let children = &self.needs.children;
         let place = children.place(account).await;
         let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten()?;
-        Some(Duration::from_millis(millis))
+        let bytes = bytes.len() as u64;
+        Some(Duration::from_millis(millis.clamp(bytes * 1000 / DENSEST, bytes * 1000 / SPARSEST)))
     }
 }
 
@@ -128,8 +155,21 @@ impl SpeechService for PgSpeech {
         let NewTranscript { recording, language, message_uid, chat_uid, owner, verbose } = new;
         let until = Instant::now() + self.needs.timeout;
         let late = |_| Error::new(Code::UPSTREAM_TIMEOUT, "The recording was not heard in time; send a shorter one.");
+        let end_user = joined([
+            account.as_str(),
+            owner.tenant_id.as_deref().unwrap_or_default(),
+            owner.subtenant_id.as_deref().unwrap_or_default(),
+        ]);
+        let _of_end_user = match &owner.tenant_id {
+            Some(_) => Some(timeout_at(until, self.end_users.acquire(&end_user)).await.map_err(late)?),
+            None => None,
+        };
+        let fetched = timeout_at(until, self.fetched(account, &recording)).await.map_err(late)??;
         let _place = timeout_at(until, self.places.acquire(account)).await.map_err(late)?;
-        let bytes = timeout_at(until, self.bytes(account, &owner, &recording)).await.map_err(late)??;
+        let bytes = match fetched {
+            Some(bytes) => bytes,
+            None => timeout_at(until, self.kept(account, &owner, &recording)).await.map_err(late)??,
+        };
         let Some((media_type, extension)) = format(&bytes) else {
             let message = format!("This is no recording that can be read; send one of {}.", SUPPORTED.join(", "));
             return Err(Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED));

@@ -48,8 +48,8 @@ pub trait Connections: Send + Sync {
         refused: Option<&Secret>,
     ) -> Result<AppCredentials, String>;
 
-    /// The app answered 401, or something else, to what was newest.
-    async fn answered(&self, account: &AccountId, connection: &str, is_refused: bool);
+    /// What the app answered to what was newest: its status, and a body that may say that it refuses.
+    async fn answered(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]);
 }
 
 /// Nobody is connected.
@@ -59,7 +59,7 @@ impl Connections for () {
         Err("There are no connections.".to_owned())
     }
 
-    async fn answered(&self, _: &AccountId, _: &str, _: bool) {}
+    async fn answered(&self, _: &AccountId, _: &str, _: u16, _: &[u8]) {}
 }
 
 /// A tool server to make from an app.

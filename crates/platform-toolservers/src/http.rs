@@ -111,7 +111,7 @@ impl Calling {
             credentials.secrets.push(stale);
         }
         if let (Some(connection), Ok(answer)) = (server.connection(call.with), &answer) {
-            self.connections.answered(&server.account, connection, answer.status == 401).await;
+            self.connections.answered(&server.account, connection, answer.status, &answer.bytes).await;
         }
         let redactor = Redactor::new(credentials.secrets.iter().map(Secret::expose));
         let answer = answer.map_err(|error| {

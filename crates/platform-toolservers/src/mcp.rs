@@ -355,7 +355,10 @@ impl McpClients {
                 }
             })?;
             let error = match work(Arc::clone(&connection)).await {
-                Ok(done) => return Ok((done, connection)),
+                Ok(done) => {
+                    self.note_answer(server, with, 200).await;
+                    return Ok((done, connection));
+                }
                 Err(error) => error,
             };
             let answered = matches!(error, ServiceError::McpError(_));
@@ -364,8 +367,10 @@ impl McpClients {
             }
             let refused = is_refusal(&error).then(|| connection.token.clone()).flatten();
             if is_last || (refused.is_none() && (answered || !again)) {
-                if let (UpstreamCredentials::Connection(id), true) = (with, is_refusal(&error)) {
-                    self.apps.answered(&server.account, id, true).await;
+                if is_refusal(&error) {
+                    self.note_answer(server, with, 401).await;
+                } else if answered {
+                    self.note_answer(server, with, 200).await;
                 }
                 let failure = connection.redacted(failure(&connection.url, &error));
                 if !answered && !is_refusal(&error) {
@@ -374,6 +379,13 @@ impl McpClients {
                 return Err(failure);
             }
             stale = Some(refused);
+        }
+    }
+
+    /// A server let in a connection of somebody, or did not.
+    async fn note_answer(&self, server: &Server, with: &UpstreamCredentials, status: u16) {
+        if let UpstreamCredentials::Connection(id) = with {
+            self.apps.answered(&server.account, id, status, &[]).await;
         }
     }
 

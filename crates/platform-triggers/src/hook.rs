@@ -141,7 +141,7 @@ impl PgTriggers {
     }
 
     /// Refuses more than an account keeps in good time, whatever becomes of it.
-    fn count_sent(&self, account: &AccountId, bytes: usize) -> Result<()> {
+    pub(crate) fn count_sent(&self, account: &AccountId, bytes: usize) -> Result<()> {
         let most = self.rules.bytes_an_hour;
         let sent = self.sent.get_with_by_ref(account, Arc::default);
         if most == 0 || sent.fetch_add(bytes, Ordering::Relaxed) + bytes <= most {

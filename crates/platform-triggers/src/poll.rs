@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_agents::next_time;
-use platform_core::{AccountId, Error, Result, Timestamp, parse, run_blocking};
+use platform_core::{AccountId, Error, Result, Timestamp, json_length, parse, run_blocking};
 use platform_integrations::{PackEventType, at_path, template};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use serde_json::{Value, json};
@@ -57,6 +57,15 @@ impl Work for PollWork {
         }
         let wait = |seconds: u32| Duration::from_secs(seconds.max(30).into());
         let wait = event.interval_seconds.map_or(triggers.rules.poll_interval, wait);
+        // The first says where the list stands, and brings no events.
+        let polled = polled.and_then(|found| {
+            let items = found.iter().filter(|_| trigger.row.cursor.is_some()).flat_map(|found| &found.items);
+            triggers.count_sent(
+                &account,
+                items.map(|(_, item)| json_length(item, usize::MAX).unwrap_or(usize::MAX)).sum(),
+            )?;
+            Ok(found)
+        });
         triggers.store_polled(run, &trigger, polled, wait).await
     }
 }

@@ -675,6 +675,7 @@ impl TriggerService for PgTriggers {
         let mut new = NewEvent::of(&self.rules, &trigger, String::new(), payload, self.clock.now());
         new.event = format!("test-{}", new.id);
         new.is_test = true;
+        self.count_sent(account, new.payload.get().len())?;
         let shown = Self::accepted(&new);
         self.accept(new).await?.ok_or_else(|| not_found(id))?;
         Ok(shown)
@@ -691,6 +692,7 @@ impl TriggerService for PgTriggers {
         new.attempt = newest.attempt + 1;
         new.depth = u8::try_from(newest.depth).unwrap_or(u8::MAX);
         (new.is_replay, new.is_test) = (true, newest.is_test);
+        self.count_sent(account, new.payload.get().len())?;
         let shown = Self::accepted(&new);
         let accepted = self.accept(new).await?.ok_or_else(|| not_found(id))?;
         Ok(Delivery { outcome: accepted.outcome, ..shown })

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
-    mem,
+    mem, slice,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +12,7 @@ use std::{
 
 use diesel_async::AsyncConnection;
 use futures_util::{FutureExt, future::OptionFuture};
-use platform_core::{AccountId, Error, Result, millis, spawn};
+use platform_core::{AccountId, Code, Error, Result, millis, spawn};
 use platform_egress::{
     EgressError, Method, Outgoing, Payload, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -20,7 +20,7 @@ use platform_egress::{
 use platform_vault::Secret;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::{
     repository::{self, ClaimRoom, Claimed, Tried},
@@ -240,11 +240,28 @@ impl PgWebhooks {
         while ended.recv_many(&mut tried, MOST_NOTED).await > 0 {
             // Whoever locks several locks them in this order.
             tried.sort_by(|one, other| one.id.cmp(&other.id));
-            while let Err(error) = self.note(&tried).await {
-                warn!(%error, deliveries = tried.len(), "Attempts could not be noted; trying again.");
-                tokio::time::sleep(POLL).await;
+            if let Err(error) = self.note_surely(&tried).await {
+                warn!(%error, deliveries = tried.len(), "Attempts could not be noted together; they are one by one.");
+                for one in &tried {
+                    if let Err(error) = self.note_surely(slice::from_ref(one)).await {
+                        error!(delivery = one.id, %error, "An attempt could not be noted; it is made again.");
+                    }
+                }
             }
             tried.clear();
+        }
+    }
+
+    /// Waits for a database that is away.
+    async fn note_surely(&self, tried: &[Tried]) -> Result<()> {
+        loop {
+            match self.note(tried).await {
+                Err(error) if error.code() == Code::SERVICE_UNAVAILABLE => {
+                    warn!(%error, deliveries = tried.len(), "Attempts could not be noted; trying again.");
+                    tokio::time::sleep(POLL).await;
+                }
+                noted => return noted,
+            }
         }
     }
 
@@ -337,6 +354,9 @@ impl Attempts {
             warn!(delivery = claimed.id, %error, "A delivery could not be signed.");
             "The message could not be signed.".to_owned()
         })?;
+        if secrets.is_empty() {
+            return Err("The webhook is gone, and its secret with it.".to_owned());
+        }
         let timestamp = self.webhooks.clock.now().0 / 1000;
         let signed = signature::header(&secrets, &claimed.event_id, timestamp, &claimed.body);
         let mut headers = HeaderMap::new();

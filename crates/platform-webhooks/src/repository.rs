@@ -397,7 +397,8 @@ const NOTE: &str = "WITH tried AS (
         SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, account text, webhook text, lease bigint,
             attempt jsonb, status text, next_ms bigint, patience_ms bigint, disables text, now bigint)
     ), noted AS (
-        UPDATE webhook_deliveries d SET attempts = d.attempts || tried.attempt, status = tried.status,
+        UPDATE webhook_deliveries d SET status = tried.status,
+            attempts = jsonb_path_query_array(d.attempts || tried.attempt, '$[last - 49 to last]'),
             tries = d.tries + 1, next_ms = tried.next_ms
         FROM tried WHERE d.id = tried.id AND d.next_ms = tried.lease
     ), receiver AS (

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp, millis};
+use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp, millis, sha256_hex};
 use platform_db::Conn;
 use platform_egress::Url;
 use platform_events::{EventRow, take_in};
@@ -22,8 +22,8 @@ const MOST_TAKEN: i64 = 200;
 /// Deliveries, and bytes of them, that are stored at once.
 const MOST_STORED: usize = 500;
 const MOST_STORED_BYTES: usize = 8 << 20;
-/// Of the host in the name of a lane.
-const MOST_HOST: usize = 200;
+/// Of the hash of a host: 256 lanes.
+const LANE_DIGITS: usize = 2;
 /// Bytes of a message; what was said is left out of one that would be longer.
 const MOST_BODY: usize = 256 << 10;
 
@@ -138,13 +138,12 @@ fn listens(webhook: &WebhookRow, event: &EventRow, address: &ThreadAddress) -> b
         && is_of(&webhook.project_id, project)
 }
 
-/// Addresses of one host take turns with each other.
+/// Addresses of one host take turns with each other; those of an account have no more lanes than can be looked through.
 fn lane_of(account: &AccountId, url: &str) -> String {
     let url = Url::parse(url).ok();
     let host = url.as_ref().and_then(|url| url.host_str()).unwrap_or_default();
-    let host = &host[..host.floor_char_boundary(MOST_HOST)];
     let port = url.as_ref().and_then(Url::port_or_known_default).unwrap_or_default();
-    format!("{}/{host}:{port}", account.as_str())
+    format!("{}/{}", account.as_str(), &sha256_hex(format!("{host}:{port}"))[..LANE_DIGITS])
 }
 
 /// What is sent of an event: the same text in every attempt.

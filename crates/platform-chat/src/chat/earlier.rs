@@ -9,12 +9,16 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
-use platform_db::{Db, JsonStatement};
+use platform_db::{Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 use serde::{Deserialize, Serialize};
 
 /// Chats that are looked at, the newest.
 const MOST_CHATS: i64 = 100;
+/// Chats in which a word is looked for, and messages of each, the newest; and messages that are found.
+const MOST_SEARCHED: i64 = 5000;
+const MOST_SEARCHED_MESSAGES: i64 = 200;
+const MOST_SAYING: i64 = 200;
 /// Messages of each, the newest.
 const MOST_MESSAGES: i64 = 40;
 /// Characters of each.
@@ -69,6 +73,36 @@ static NEWEST: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// Messages of these chats that say a word, each with the one before and after it.
+static SAYING: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
+                tenant text, subtenant text, is_of_end_user bool, but text, like_words text[])),
+            own AS (SELECT identifier, created_ms FROM assistants
+                WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
+            all_chats AS (SELECT c.uid, c.created_ms FROM chats c, own
+                WHERE c.account_id = (SELECT account FROM asked) AND c.archived = ANY('{{false,true}}')
+                    AND c.tenant_id = (SELECT tenant FROM asked) AND c.assistant = own.identifier
+                    AND (NOT (SELECT is_of_end_user FROM asked)
+                        OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
+                    AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
+                ORDER BY c.created_ms DESC LIMIT {MOST_SEARCHED}),
+            said AS (SELECT all_chats.uid, m.position FROM all_chats CROSS JOIN LATERAL (
+                SELECT position, body FROM messages
+                WHERE account_id = (SELECT account FROM asked) AND conversation = all_chats.uid
+                    AND role IN ('user', 'assistant') AND pg_column_size(body) <= {SHORT}
+                ORDER BY position DESC LIMIT {MOST_SEARCHED_MESSAGES}) m
+                WHERE body::text ILIKE ANY((SELECT like_words FROM asked)::text[])
+                    AND body #>> '{{content,message}}' ILIKE ANY((SELECT like_words FROM asked)::text[])
+                ORDER BY all_chats.created_ms DESC, m.position DESC LIMIT {MOST_SAYING})
+        SELECT DISTINCT m.conversation AS chat, m.role, m.body::text AS body, m.created_ms, m.position
+        FROM said JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
+            AND m.position BETWEEN said.position - 1 AND said.position + 1
+        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {SHORT}
+        ORDER BY m.conversation, m.position"
+    )
+});
+
 /// What it is asked with.
 #[derive(Serialize)]
 struct Asked<'a> {
@@ -78,7 +112,29 @@ struct Asked<'a> {
     subtenant: Option<&'a str>,
     is_of_end_user: bool,
     but: &'a str,
-    most: i64,
+    #[serde(flatten)]
+    what: What,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum What {
+    Newest { most: i64 },
+    Saying { like_words: Vec<String> },
+}
+
+impl<'a> Asked<'a> {
+    fn of(account: &'a AccountId, bucket: &'a MemoryBucket, but: &'a str, what: What) -> Self {
+        Self {
+            account: account.as_str(),
+            assistant: &bucket.assistant_id,
+            tenant: &bucket.tenant_id,
+            subtenant: bucket.subtenant_id.as_deref(),
+            is_of_end_user: bucket.is_of_end_user,
+            but,
+            what,
+        }
+    }
 }
 
 /// Chats on PostgreSQL, as memory reads them.
@@ -94,15 +150,7 @@ impl PgEarlierTurns {
 #[async_trait]
 impl EarlierTurns for PgEarlierTurns {
     async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
-        let asked = Asked {
-            account: account.as_str(),
-            assistant: &of.assistant_id,
-            tenant: &of.tenant_id,
-            subtenant: of.subtenant_id.as_deref(),
-            is_of_end_user: of.is_of_end_user,
-            but,
-            most: most.saturating_mul(4),
-        };
+        let asked = Asked::of(account, of, but, What::Newest { most: most.saturating_mul(4) });
         let said = JsonStatement::new(&NEWEST, &[asked])?;
         let conn = self.0.read().await?;
         let said: Vec<Said> = said.load(&mut conn.get()).await?;
@@ -110,6 +158,29 @@ impl EarlierTurns for PgEarlierTurns {
             let mut turns = turns(said)?;
             turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
             turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            Ok(turns)
+        })
+        .await
+    }
+
+    async fn saying(
+        &self,
+        account: &AccountId,
+        of: &MemoryBucket,
+        but: &str,
+        words: &[String],
+    ) -> Result<Vec<EarlierTurn>> {
+        if words.is_empty() {
+            return Ok(Vec::new());
+        }
+        let like_words = words.iter().map(|word| containing(word)).collect();
+        let asked = Asked::of(account, of, but, What::Saying { like_words });
+        let mut conn = self.0.fair_conn(account).await?;
+        let said: Vec<Said> = JsonStatement::new(&SAYING, &[asked])?.load(&mut *conn).await?;
+        drop(conn);
+        run_blocking(move || {
+            let mut turns = turns(said)?;
+            turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
             Ok(turns)
         })
         .await

@@ -41,6 +41,8 @@ pub(crate) struct DocumentRow {
     pub language: String,
     pub created_by: String,
     pub source_file_id: Option<String>,
+    /// The text of its file could never be read.
+    pub unread: bool,
     pub version: i64,
     pub created_ms: i64,
     pub edited_ms: i64,
@@ -149,6 +151,7 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &DocumentR
                 documents::current_version.eq(row.current_version),
                 documents::content_hash.eq(&row.content_hash),
                 documents::indexing.eq(&row.indexing),
+                documents::unread.eq(row.unread),
                 documents::due_ms.eq(row.due_ms),
                 documents::language.eq(&row.language),
                 documents::version.eq(row.version),

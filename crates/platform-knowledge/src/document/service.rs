@@ -535,8 +535,7 @@ impl PgKnowledge {
 
     /// Reads the file of a document again whose text never was; whether that changed the document.
     pub(crate) async fn read_again(&self, account: &AccountId, id: &str, source: &str) -> Result<bool> {
-        let reread =
-            self.reread(account, id, source).await?.filter(|read| read.as_ref().map_or(true, |text| !text.is_empty()));
+        let reread = self.reread(account, id, source).await?;
         let changes = reread.is_some();
         if changes {
             self.index_again(account, id, reread).await?;
@@ -547,7 +546,7 @@ impl PgKnowledge {
     /// The text of the file that a document was made of, read again, when it never was.
     async fn reread(&self, account: &AccountId, id: &str, source: &str) -> Result<Option<extract::Extracted>> {
         let row = self.found(account, id).await?;
-        if row.size > 0 {
+        if !row.unread {
             return Ok(None);
         }
         let file = self.files.get(account, &Id::named(source)).await?;

@@ -65,6 +65,7 @@ pub(crate) async fn create_in(
         language: "simple".to_owned(),
         created_by: user_uid.to_owned(),
         source_file_id: source.as_ref().map(|file| file.id().to_owned()),
+        unread: unreadable.is_some(),
         version: 1,
         created_ms: now.0,
         edited_ms: now.0,
@@ -200,7 +201,8 @@ pub(crate) async fn reindex_in(
     row.edited_ms = now.0;
     row.version += 1;
     let mut unreadable = None;
-    match reread {
+    // Somebody may have given it a text meanwhile.
+    match reread.filter(|_| row.unread) {
         Some(Err(error)) => {
             "failed".clone_into(&mut row.status);
             let indexing = unreadable.insert(Indexing::unreadable(error, now));
@@ -208,12 +210,15 @@ pub(crate) async fn reindex_in(
             row.due_ms = None;
         }
         Some(Ok(text)) => {
+            let is_new = sha256_hex(&text) != row.content_hash;
             set_text(&mut row, &text)?;
-            row.current_version += 1;
-            let description = "The file could be read.".to_owned();
-            let user_uid = row.created_by.clone();
-            let change = Change { kind: "updated", description, user_uid: &user_uid, text: Some(&text) };
-            versions::add(conn, &row, change, limits.versions).await?;
+            if is_new {
+                row.current_version += 1;
+                let description = "The file could be read.".to_owned();
+                let user_uid = row.created_by.clone();
+                let change = Change { kind: "updated", description, user_uid: &user_uid, text: Some(&text) };
+                versions::add(conn, &row, change, limits.versions).await?;
+            }
         }
         None => queue(&mut row)?,
     }
@@ -232,6 +237,7 @@ fn set_text(row: &mut DocumentRow, text: &str) -> Result<()> {
     row.size = size(text);
     row.token_count = i64::try_from(tokens(text)).unwrap_or(i64::MAX);
     row.content_hash = sha256_hex(text);
+    row.unread = false;
     queue(row)
 }
 

@@ -92,7 +92,7 @@ impl IndexWork {
         drop(conn);
         let before: Indexing = serde_json::from_value(row.indexing.clone()).map_err(Error::internal)?;
         let attempts = before.attempts + 1;
-        if let Some(source) = row.source_file_id.as_deref().filter(|_| text.is_empty()) {
+        if let Some(source) = row.source_file_id.as_deref().filter(|_| row.unread) {
             // What is in its file may be readable now.
             match self.0.read_again(account, id, source).await {
                 Ok(true) => return Ok(()),

@@ -12,7 +12,7 @@ use platform_db::Conn;
 
 use super::model::Skill;
 
-/// Bytes of a skill that is read as a whole, its paths among them.
+/// Bytes of a skill that is read as a whole, its paths among them; of the paths alone of one that is listed.
 const MOST_TREE: usize = 8 << 20;
 /// Files of such a skill.
 const MOST_FILES: usize = 2000;
@@ -105,6 +105,39 @@ pub(super) struct FileRow {
     size: i64,
 }
 
+impl FileRow {
+    /// Bytes of its text.
+    pub fn bytes(&self) -> usize {
+        usize::try_from(self.size).unwrap_or(usize::MAX)
+    }
+}
+
+/// The files of a skill with their paths, by path, as many as can be listed.
+pub(super) struct Listing {
+    pub files: Vec<(String, FileRow)>,
+    is_whole: bool,
+}
+
+impl Listing {
+    /// All files, when they can be read as a whole: `PAYLOAD_TOO_LARGE`.
+    pub fn whole(self) -> Result<Vec<(String, FileRow)>> {
+        let size = |(path, file): &(String, FileRow)| path.len().saturating_add(file.bytes());
+        let all = self.files.iter().fold(0_usize, |all, file| all.saturating_add(size(file)));
+        if self.is_whole && all <= MOST_TREE {
+            return Ok(self.files);
+        }
+        let message = format!(
+            "This skill has more than {MOST_FILES} files or 8 MiB of text and paths; read its documents one by one."
+        );
+        Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE))
+    }
+
+    /// The instructions of the skill.
+    pub fn main(&self) -> Option<&(String, FileRow)> {
+        self.files.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md")).or(self.files.as_slice().first())
+    }
+}
+
 #[derive(QueryableByName)]
 struct FolderName {
     #[diesel(sql_type = Text)]
@@ -131,8 +164,8 @@ const FILES: &str = "\
     SELECT folder_id AS folder, file_name AS name, id AS document, file_type, content_hash, size FROM files \
         ORDER BY created_ms, id LIMIT $4";
 
-/// The files of a skill with their paths, by path: `PAYLOAD_TOO_LARGE` when they are more than can be read as a whole.
-pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> Result<Vec<(String, FileRow)>> {
+/// The files of a skill, the oldest when they are too many.
+pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> Result<Listing> {
     let (mut first, mut second) = (conn, conn);
     let below = diesel::sql_query(BELOW).bind::<Text, _>(account.as_str()).bind::<Text, _>(skill);
     let below: Vec<FolderName> = below.load(&mut first).await?;
@@ -145,10 +178,10 @@ pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> R
     let files: Vec<FileRow> = files.load(&mut second).await?;
     let above: HashMap<&str, &FolderName> = below.iter().map(|folder| (folder.id.as_str(), folder)).collect();
     let (mut left, mut taken) = (MOST_TREE, Paths::default());
-    let mut found = Vec::with_capacity(files.len());
+    let (mut found, mut is_whole) = (Vec::with_capacity(files.len()), true);
     for file in files {
         let mut names = vec![file.name.as_str()];
-        let mut size = usize::try_from(file.size).unwrap_or(usize::MAX).saturating_add(file.name.len());
+        let mut size = file.name.len();
         let mut folder = file.folder.as_deref().and_then(|folder| above.get(folder));
         while let Some(within) = folder.filter(|_| size <= left) {
             size += within.name.len() + 1;
@@ -156,17 +189,15 @@ pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> R
             folder = above.get(within.parent.as_str());
         }
         if size > left || found.len() == MOST_FILES {
-            let message = format!(
-                "This skill has more than {MOST_FILES} files or 8 MiB of text and paths; read its documents one by one."
-            );
-            return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE));
+            is_whole = false;
+            break;
         }
         left -= size;
         let path = names.into_iter().rev().map(safe).collect::<Vec<_>>().join("/");
         found.push((taken.take(path), file));
     }
     found.sort_by(|(path, _), (other, _)| path.cmp(other));
-    Ok(found)
+    Ok(Listing { files: found, is_whole })
 }
 
 /// A name as a part of a path: documents and folders are named as people like.

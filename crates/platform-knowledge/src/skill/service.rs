@@ -212,7 +212,7 @@ impl SkillService for PgKnowledge {
     async fn tree(&self, account: &AccountId, id: &Id<Skill>, of: Option<&str>) -> Result<SkillTree> {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
-        let rows = files::of_skill(conn.get(), account, id).await?;
+        let rows = files::of_skill(conn.get(), account, id).await?.whole()?;
         let mut files = Vec::with_capacity(rows.len());
         for (path, row) in rows {
             let content = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;

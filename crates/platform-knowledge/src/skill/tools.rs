@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Error, Id, Result};
+use platform_core::{AccountId, Error, Result};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, SKILL_TOOLS, ToolResult, TurnSkill};
 use serde_json::{Value, json};
 
-use super::{SkillFilter, repository, service::SkillService};
-use crate::{code, document::PgKnowledge};
+use super::{SkillFilter, files, repository};
+use crate::{
+    code,
+    document::{PgKnowledge, repository as documents},
+};
 
 /// Bytes of the texts of skills that stand in a prompt from the start.
 const MOST_PRELOADED: usize = 256 * 1024;
+/// Bytes of the paths that a model is told with a file.
+const MOST_LISTED: usize = 64 * 1024;
 
 /// The group `builtin-skills` (contract 04 §6, 14).
 pub fn skill_tools(knowledge: &Arc<PgKnowledge>) -> BuiltInGroup {
@@ -53,23 +58,24 @@ impl LoadSkill {
         if !call.scope.skills.iter().any(|skill| skill.id == id) {
             return Err(missing(id));
         }
-        let tree = SkillService::tree(&*self.0, call.account, &Id::named(id), None).await?;
+        let skill = self.0.skill(call.account, id, None).await?;
+        let conn = self.0.db.read().await?;
+        let listing = files::of_skill(conn.get(), call.account, id).await?;
         let path = text("path").map(|path| path.trim_start_matches("./")).filter(|path| !path.is_empty());
         let file = match path {
-            Some(path) => tree.files.iter().find(|file| file.path == path),
-            None => main_file(&tree.files),
+            Some(path) => listing.files.iter().find(|(known, _)| known == path),
+            None => listing.main(),
         };
-        let file = file.ok_or_else(|| missing(path.unwrap_or(id)))?;
+        let (path, file) = file.ok_or_else(|| missing(path.unwrap_or(id)))?;
+        let content = documents::text(conn.get(), call.account, &file.document, &file.content_hash).await?;
+        drop(conn);
         let now = self.0.clock.now();
         repository::note_read(&mut *self.0.db.conn().await?, call.account, id, now).await?;
-        let files: Vec<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
-        Ok(json!({"id": id, "name": tree.skill.name, "path": file.path, "content": file.content, "files": files}))
+        let (mut left, all) = (MOST_LISTED, listing.files.iter().map(|(path, _)| path.as_str()));
+        let files: Vec<&str> =
+            all.take_while(|path| left.checked_sub(path.len()).map(|rest| left = rest).is_some()).collect();
+        Ok(json!({"id": id, "name": skill.name, "path": path, "content": content.unwrap_or_default(), "files": files}))
     }
-}
-
-/// The instructions of a skill.
-fn main_file(files: &[super::SkillFile]) -> Option<&super::SkillFile> {
-    files.iter().find(|file| file.path.eq_ignore_ascii_case("SKILL.md")).or(files.first())
 }
 
 impl PgKnowledge {
@@ -87,11 +93,15 @@ impl PgKnowledge {
             if !preload {
                 continue;
             }
-            let tree = SkillService::tree(self, account, &Id::named(id), None).await?;
-            if let Some(file) = main_file(&tree.files).filter(|file| file.content.len() <= left) {
-                left -= file.content.len();
-                text = format!("{text}\n\n{}\n", file.content.trim_end());
-            }
+            let listing = files::of_skill(conn.get(), account, id).await?;
+            let Some((_, file)) = listing.main() else { continue };
+            let Some(rest) = left.checked_sub(file.bytes()) else {
+                text.push_str("\n\nIts instructions are too long to stand here; load them.\n");
+                continue;
+            };
+            left = rest;
+            let content = documents::text(conn.get(), account, &file.document, &file.content_hash).await?;
+            text = format!("{text}\n\n{}\n", content.unwrap_or_default().trim_end());
         }
         let intro = "You have these skills. Load one with load_skill before you do what it is for:";
         Ok((!text.is_empty()).then(|| format!("{intro}{text}")))

@@ -43,6 +43,7 @@ impl Model for Paid {
             None => self.reserve(model, is_secondary).await?,
         };
         let asked = Usage::estimated(prompt, "", &[]);
+        let asked = (asked, Money::ZERO);
         let mut call = Call { paid: self, model, is_secondary, asked, charge: Some(charge), written: 0 };
         let mut count = |delta: Delta<'_>| {
             call.written += match delta {
@@ -70,13 +71,14 @@ impl Model for Paid {
         let bytes: usize = texts.iter().map(String::len).sum();
         let asked = Usage { input_tokens: bytes.div_ceil(4) as u64, ..Usage::default() };
         let took = |embedding: &Embedding| (embedding.usage, embedding.cost.total_cost);
-        self.beside(&model, asked, self.model.embed(texts), took).await
+        self.beside(&model, (asked, Money::ZERO), self.model.embed(texts), took).await
     }
 
     async fn transcribe(&self, audio: &Audio) -> std::result::Result<Transcription, Fault> {
         let Some(model) = self.model.catalog().transcriber() else { return self.model.transcribe(audio).await };
         let took = |heard: &Transcription| (heard.usage, heard.cost.total_cost);
-        self.beside(&model, Usage::default(), self.model.transcribe(audio), took).await
+        let asked = self.model.catalog().transcription_cost(audio.duration.unwrap_or_default());
+        self.beside(&model, (Usage::default(), asked), self.model.transcribe(audio), took).await
     }
 }
 
@@ -85,7 +87,7 @@ impl Paid {
     async fn beside<T>(
         &self,
         model: &ModelSpec,
-        asked: Usage,
+        asked: (Usage, Money),
         call: impl Future<Output = std::result::Result<T, Fault>>,
         took: impl Fn(&T) -> (Usage, Money),
     ) -> std::result::Result<T, Fault> {
@@ -146,7 +148,8 @@ struct Call<'a> {
     paid: &'a Paid,
     model: &'a ModelSpec,
     is_secondary: bool,
-    asked: Usage,
+    /// The second: what has another price than tokens.
+    asked: (Usage, Money),
     charge: Option<Charge>,
     written: usize,
 }
@@ -166,8 +169,9 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if self.charge.is_some() {
-            let usage = Usage { output_tokens: self.written.div_ceil(4) as u64, ..self.asked }.normalised();
-            let cost = usage.cost(&self.model.prices).total_cost;
+            let (asked, beside) = self.asked;
+            let usage = Usage { output_tokens: self.written.div_ceil(4) as u64, ..asked }.normalised();
+            let cost = usage.cost(&self.model.prices).total_cost + beside;
             self.settle(usage, cost);
         }
     }

@@ -1,0 +1,137 @@
+//! The languages that Whisper names, and other engines after it.
+
+/// Codes of ISO 639-1 and English names.
+const NAMES: &[(&str, &str)] = &[
+    ("af", "afrikaans"),
+    ("am", "amharic"),
+    ("ar", "arabic"),
+    ("as", "assamese"),
+    ("az", "azerbaijani"),
+    ("ba", "bashkir"),
+    ("be", "belarusian"),
+    ("bg", "bulgarian"),
+    ("bn", "bengali"),
+    ("bo", "tibetan"),
+    ("br", "breton"),
+    ("bs", "bosnian"),
+    ("ca", "catalan"),
+    ("cs", "czech"),
+    ("cy", "welsh"),
+    ("da", "danish"),
+    ("de", "german"),
+    ("el", "greek"),
+    ("en", "english"),
+    ("es", "spanish"),
+    ("et", "estonian"),
+    ("eu", "basque"),
+    ("fa", "persian"),
+    ("fi", "finnish"),
+    ("fo", "faroese"),
+    ("fr", "french"),
+    ("gl", "galician"),
+    ("gu", "gujarati"),
+    ("ha", "hausa"),
+    ("he", "hebrew"),
+    ("hi", "hindi"),
+    ("hr", "croatian"),
+    ("ht", "haitian creole"),
+    ("hu", "hungarian"),
+    ("hy", "armenian"),
+    ("id", "indonesian"),
+    ("is", "icelandic"),
+    ("it", "italian"),
+    ("ja", "japanese"),
+    ("jv", "javanese"),
+    ("ka", "georgian"),
+    ("kk", "kazakh"),
+    ("km", "khmer"),
+    ("kn", "kannada"),
+    ("ko", "korean"),
+    ("la", "latin"),
+    ("lb", "luxembourgish"),
+    ("ln", "lingala"),
+    ("lo", "lao"),
+    ("lt", "lithuanian"),
+    ("lv", "latvian"),
+    ("mg", "malagasy"),
+    ("mi", "maori"),
+    ("mk", "macedonian"),
+    ("ml", "malayalam"),
+    ("mn", "mongolian"),
+    ("mr", "marathi"),
+    ("ms", "malay"),
+    ("mt", "maltese"),
+    ("my", "myanmar"),
+    ("ne", "nepali"),
+    ("nl", "dutch"),
+    ("nn", "nynorsk"),
+    ("no", "norwegian"),
+    ("oc", "occitan"),
+    ("pa", "punjabi"),
+    ("pl", "polish"),
+    ("ps", "pashto"),
+    ("pt", "portuguese"),
+    ("ro", "romanian"),
+    ("ru", "russian"),
+    ("sa", "sanskrit"),
+    ("sd", "sindhi"),
+    ("si", "sinhala"),
+    ("sk", "slovak"),
+    ("sl", "slovenian"),
+    ("sn", "shona"),
+    ("so", "somali"),
+    ("sq", "albanian"),
+    ("sr", "serbian"),
+    ("su", "sundanese"),
+    ("sv", "swedish"),
+    ("sw", "swahili"),
+    ("ta", "tamil"),
+    ("te", "telugu"),
+    ("tg", "tajik"),
+    ("th", "thai"),
+    ("tk", "turkmen"),
+    ("tl", "tagalog"),
+    ("tr", "turkish"),
+    ("tt", "tatar"),
+    ("uk", "ukrainian"),
+    ("ur", "urdu"),
+    ("uz", "uzbek"),
+    ("vi", "vietnamese"),
+    ("yi", "yiddish"),
+    ("yo", "yoruba"),
+    ("zh", "chinese"),
+    ("zh", "cantonese"),
+    ("zh", "mandarin"),
+    ("my", "burmese"),
+    ("nl", "flemish"),
+    ("ht", "haitian"),
+    ("lb", "letzeburgesch"),
+    ("ps", "pushto"),
+    ("pa", "panjabi"),
+    ("ro", "moldavian"),
+    ("ro", "moldovan"),
+    ("si", "sinhalese"),
+    ("es", "castilian"),
+    ("ca", "valencian"),
+];
+
+/// The code of a language that is given by its code, with or without a region, or by its English name.
+pub(super) fn code_of(language: &str) -> Option<String> {
+    let language = language.trim().to_lowercase();
+    let (code, _) = language.split_once(['-', '_']).unwrap_or((&language, ""));
+    let known = NAMES.iter().find(|(_, name)| *name == language).map(|(code, _)| *code);
+    let is_code = |code: &&str| code.len() == 2 && code.bytes().all(|byte| byte.is_ascii_lowercase());
+    known.or(Some(code).filter(is_code)).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn languages_are_told_by_their_codes() {
+        let codes = ["Catalan", "haitian creole", "pt-BR", "de", "yue", "klingon", ""].map(code_of);
+        let expected = [Some("ca"), Some("ht"), Some("pt"), Some("de"), None, None, None];
+        assert_eq!(codes, expected.map(|code| code.map(str::to_owned)));
+    }
+}
