@@ -423,14 +423,14 @@ async fn what_was_recalled_stays_while_a_first_turn_waits_and_a_word_is_found_ho
         let told = tell(&app, "m", &acme, &format!("/tool search_memory {{\"query\": \"{query}\"}}")).await;
         text(&told["recalledMemories"].to_string().into())
     };
+    assert!(
+        !search("content message").await.contains("speaks Latin"),
+        "what messages are kept in is no word of theirs"
+    );
     let found = search("quorra's language").await;
     assert!(
         found.contains("speaks Latin") && found.contains("Hello from the model."),
         "with what was answered: {found}"
-    );
-    assert!(
-        !search("content message").await.contains("speaks Latin"),
-        "what messages are kept in is no word of theirs"
     );
 }
 
