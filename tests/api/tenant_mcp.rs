@@ -65,6 +65,13 @@ async fn the_tools_of_a_server_are_those_of_whoever_brought_it_within_what_the_a
     assert_eq!(second.status, StatusCode::CREATED, "{}", second.body);
     assert!(call(&app, "u1", "my-server-2__echo").await.contains("echo"));
     assert_eq!(bring(&app, "u1", json!({"url": server.url()})).await.error(), "CONFLICT");
+    // An assistant that allows fewer has the oldest.
+    for (most, is_there) in [(1, false), (2, true)] {
+        let fewer = json!({"tenantMcpConfig": {"enabled": true, "maxServers": most, "maxToolsPerServer": 2}});
+        assert_eq!(app.patch("/assistants/a", fewer).await.status, StatusCode::OK);
+        assert!(!call(&app, "u1", "my-server__echo").await.contains("TOOL_NOT_AVAILABLE"), "{most}");
+        assert_eq!(!call(&app, "u1", "my-server-2__echo").await.contains("TOOL_NOT_AVAILABLE"), is_there, "{most}");
+    }
 
     server.set_tools(&["other"]);
     let again = app.post(&format!("/tenant-mcp/{id}/reconnect{}", of("u1")), json!({})).await.body;

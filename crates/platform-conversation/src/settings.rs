@@ -238,7 +238,7 @@ impl AssistantSettings {
             folders: self.knowledge_folder_ids.clone(),
             skills: self.turn_skills(),
             tenant_apps: self.tenant_apps(payer),
-            tenant_mcp_tools: self.tenant_mcp_tools(payer),
+            tenant_mcp: self.tenant_mcp(payer),
             environment: self.environment_id.clone(),
             worker: None,
             depth: 0,
@@ -254,11 +254,11 @@ impl AssistantSettings {
         config.offers().collect()
     }
 
-    /// Tools of each MCP server that whom it talks to brings; `None` = they bring none.
-    fn tenant_mcp_tools(&self, payer: Option<&Payer>) -> Option<usize> {
+    /// MCP servers that whom it talks to brings, and tools of each; `None` = they bring none.
+    fn tenant_mcp(&self, payer: Option<&Payer>) -> Option<(usize, usize)> {
         let config = &self.tenant_mcp_config;
         let is_offered = config.enabled && payer.is_some_and(|payer| payer.tenant_id.is_some());
-        is_offered.then_some(config.max_tools_per_server as usize)
+        is_offered.then_some((config.max_servers as usize, config.max_tools_per_server as usize))
     }
 
     /// Whether it has a skill that is enabled.

@@ -50,7 +50,7 @@ pub async fn turn_tools(
         (SKILL_TOOLS, !scope.skills.is_empty()),
         (MEMORY_TOOLS, scope.memory.is_some()),
         (TENANT_APPS, !scope.tenant_apps.is_empty()),
-        (TENANT_MCP, scope.tenant_mcp_tools.is_some()),
+        (TENANT_MCP, scope.tenant_mcp.is_some()),
     ];
     for (group, is_needed) in needed {
         if is_needed && !groups.iter().any(|given| given == group) {

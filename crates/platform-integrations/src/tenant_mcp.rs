@@ -418,12 +418,12 @@ impl ToolSource for TenantMcp {
     }
 
     async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Option<Vec<SourceTool>>> {
-        let Some(most) = turn.scope.tenant_mcp_tools.filter(|_| uid == TENANT_MCP) else { return Ok(None) };
+        let Some((most_servers, most)) = turn.scope.tenant_mcp.filter(|_| uid == TENANT_MCP) else { return Ok(None) };
         let conn = self.integrations.connections.db.read().await?;
         let rows = servers::list(conn.get(), account, &turn.scope.owner()).await?;
         drop(conn);
         let mut offered = Vec::new();
-        for row in rows {
+        for row in rows.into_iter().take(most_servers) {
             self.look_soon(account, &row);
             if let Some(server) = self.ready(account, &row, most).await? {
                 offered.extend(self.integrations.tool_servers.offer_all(&server, turn));

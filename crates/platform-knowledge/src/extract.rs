@@ -9,6 +9,7 @@ use platform_core::{AccountId, Code, Error, Result, run_blocking};
 use platform_files::{HEAD_BYTES, media_type};
 use platform_runtime::{ChildPool, no_answer};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use crate::{
     document::{IndexingError, MOST_TEXT},
@@ -20,6 +21,8 @@ use crate::{
 /// CPU time and memory of one file (contract 06 §2).
 const CPU: Duration = Duration::from_secs(30);
 const MEMORY: u64 = 256 << 20;
+/// A document waits so long for those of its account that came before it.
+const LONGEST_WAIT: Duration = Duration::from_mins(2);
 /// Pages of a PDF.
 const MOST_PAGES: usize = 10_000;
 const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
@@ -162,7 +165,8 @@ pub(crate) async fn text_of_bytes(
     read: impl Future<Output = Result<Bytes>>,
     file_type: &str,
 ) -> Result<Extracted> {
-    let place = children.place(account).await;
+    let full = |_| Error::unavailable("other documents of the account are still being read");
+    let place = timeout(LONGEST_WAIT, children.place(account)).await.map_err(full)?;
     let bytes = read.await?;
     if matches!(file_type, "md" | "txt") {
         if bytes.len() > MOST_TEXT {

@@ -56,8 +56,8 @@ pub struct TurnScope {
     pub skills: Vec<TurnSkill>,
     /// Apps that end users connect themselves.
     pub tenant_apps: Vec<TenantAppOffer>,
-    /// Tools of each MCP server that an end user brings; `None` = they bring none.
-    pub tenant_mcp_tools: Option<usize>,
+    /// MCP servers that an end user brings, the oldest, and tools of each; `None` = they bring none.
+    pub tenant_mcp: Option<(usize, usize)>,
     /// The environment that it works in.
     pub environment: Option<String>,
     /// Who works: the kind and id of an agent or assistant.
