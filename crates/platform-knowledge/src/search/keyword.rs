@@ -13,80 +13,101 @@ use super::{
     model::{Found, SearchResult},
 };
 
-/// A word that is in more pieces than this is told apart no further.
+/// A word that is in more pieces than this is told apart no further, and looked for only when there is no other.
 const MOST_COUNTED: i64 = 20_000;
-/// Pieces that are looked at: those of as many words as have no more together, the rarest first. What has only words
-/// that are everywhere is found when there are no others.
+/// Pieces that are looked at for such a word.
 const MOST_MATCHED: i64 = 50_000;
 /// Pieces that are weighed: those that have most of the words.
 const MOST_WEIGHED: i64 = 300;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
 const MOST_ASKED: i64 = 64;
-/// Words of a query that are looked for, the rarest first.
-const MOST_WORDS: usize = 24;
+/// Words of a query that are looked for, the rarest.
+const MOST_WORDS: i64 = 24;
 /// Words that no piece has for which names like them are looked for, from so many characters on.
 const MOST_UNKNOWN: usize = 8;
-const SHORTEST_UNKNOWN: usize = 4;
+const SHORTEST_UNKNOWN: i64 = 4;
 /// A letter that is missing, or one too many, in a word of seven.
 const ALIKE: &str = "SET LOCAL pg_trgm.word_similarity_threshold = 0.5";
 
+/// A piece, when there is one, with what is known of the words that were asked for.
 #[derive(QueryableByName)]
-struct Word {
-    #[diesel(sql_type = Text)]
-    word: String,
-    /// As text of a `tsquery`.
-    #[diesel(sql_type = Text)]
-    word_query: String,
-    /// Pieces that have it.
+struct Row {
+    /// Words that no piece has, where the server tells how alike texts are.
+    #[diesel(sql_type = Array<Text>)]
+    unknown: Vec<String>,
+    /// All words.
     #[diesel(sql_type = BigInt)]
-    pieces: i64,
-    /// All pieces of the account.
-    #[diesel(sql_type = BigInt)]
-    of: i64,
-    /// The server tells how alike texts are.
+    asked: i64,
+    /// What the words that are looked for weigh together.
+    #[diesel(sql_type = Double)]
+    weight: f64,
     #[diesel(sql_type = Bool)]
-    compares: bool,
+    is_found: bool,
+    #[diesel(embed)]
+    found: Found,
 }
 
-/// The words of a query in every language that the account has documents in, each with how many pieces have it.
-const WORDS: &str = "\
-    WITH RECURSIVE languages AS (\
-        (SELECT language FROM documents WHERE account_id = $1 ORDER BY language LIMIT 1) \
-        UNION ALL SELECT (SELECT d.language FROM documents d WHERE d.account_id = $1 AND d.language > l.language \
-            ORDER BY d.language LIMIT 1) FROM languages l WHERE l.language IS NOT NULL), \
-    words AS (SELECT DISTINCT lexeme AS word, '''' || replace(lexeme, '''', '''''') || '''' AS word_query \
-        FROM languages, unnest(to_tsvector(language::regconfig, $2)) WHERE language IS NOT NULL), \
-    asked AS (SELECT * FROM words ORDER BY length(word) DESC, word LIMIT $4), \
-    mine AS (SELECT ('''account:' || $1 || '''')::tsquery AS account), \
-    total AS (SELECT count(*) AS of FROM (SELECT FROM chunks WHERE account_id = $1 LIMIT $3) c) \
-    SELECT word, word_query, \
-        (SELECT count(*) FROM (SELECT FROM chunks WHERE words @@ (account && word_query::tsquery) LIMIT $3) c) \
-        AS pieces, of, EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS compares \
-    FROM asked, mine, total";
-
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
-/// two: those that have most of the query are found first, then weighed. They have one of the first `$12` words.
+/// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
+/// once, which counts them; those that have most of what is rare are weighed.
 fn statement() -> String {
     format!(
-        "WITH asked AS (SELECT word, word_query::tsquery AS query, weight \
-            FROM unnest($8::text[], $9::text[], $10::float8[]) AS w (word, word_query, weight)), \
-        any_of AS (SELECT ('(' || string_agg(query::text, ' | ') || ') & ''account:' || $1 || '''')::tsquery AS query \
-            FROM (SELECT query FROM asked LIMIT $12) sought), \
-        matching AS (\
-            SELECT c.*, d.name FROM any_of, chunks c \
-            JOIN documents d ON d.account_id = c.account_id AND d.id = c.document_id \
-            WHERE c.account_id = $1 AND c.words @@ any_of.query AND {WITHIN} LIMIT {MOST_MATCHED}), \
-        candidates AS (\
-            SELECT * FROM matching c \
-            ORDER BY (SELECT sum(weight) FILTER (WHERE c.words @@ query) FROM asked) DESC LIMIT {MOST_WEIGHED}), \
-        weighed AS (\
-            SELECT c.*, (SELECT sum(a.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0)) \
-                FROM unnest(c.words) AS u (lexeme, positions, weights) JOIN asked a ON a.word = u.lexeme \
-                CROSS JOIN LATERAL (SELECT sum(CASE w WHEN 'A' THEN 3 WHEN 'B' THEN 2 ELSE 1 END)::double precision \
-                    AS often FROM unnest(u.weights) AS w) t) AS score \
-            FROM candidates c) \
-        SELECT document_id, name, document_version AS version, id AS chunk_id, heading_path, text, score \
-        FROM weighed ORDER BY score DESC, document_id, position LIMIT $11"
+        "WITH RECURSIVE languages AS (
+            (SELECT language FROM documents WHERE account_id = $1 ORDER BY language LIMIT 1)
+            UNION ALL SELECT (SELECT d.language FROM documents d WHERE d.account_id = $1 AND d.language > l.language
+                ORDER BY d.language LIMIT 1) FROM languages l WHERE l.language IS NOT NULL
+        ), words AS (
+            SELECT DISTINCT lexeme AS word, ('''' || replace(lexeme, '''', '''''') || '''')::tsquery AS query
+            FROM languages, unnest(to_tsvector(language::regconfig, $8)) WHERE language IS NOT NULL
+        ), asked AS MATERIALIZED (
+            SELECT * FROM words ORDER BY length(word) DESC, word LIMIT {MOST_ASKED}
+        ), mine AS (
+            SELECT ('''account:' || $1 || '''')::tsquery AS account
+        ), hits AS MATERIALIZED (
+            SELECT asked.word, hit.document_id, hit.position FROM mine, asked CROSS JOIN LATERAL (
+                SELECT document_id, position FROM chunks WHERE words @@ (mine.account && asked.query)
+                LIMIT {MOST_COUNTED}) hit
+        ), counted AS MATERIALIZED (
+            SELECT word, query, coalesce(pieces, 0) AS pieces
+            FROM asked LEFT JOIN (SELECT word, count(*) AS pieces FROM hits GROUP BY word) h USING (word)
+        ), total AS (
+            SELECT count(*) AS of FROM (SELECT FROM chunks WHERE account_id = $1 LIMIT {MOST_COUNTED}) c
+        ), sought AS MATERIALIZED (
+            SELECT word, query, pieces, ln(1 + (of - pieces + 0.5) / (pieces + 0.5))::float8 AS weight
+            FROM counted, total WHERE pieces > 0 ORDER BY pieces, length(word) DESC, word
+            LIMIT (SELECT least(greatest(count(*), 1), {MOST_WORDS}) FROM counted
+                WHERE pieces > 0 AND pieces < {MOST_COUNTED})
+        ), matching AS (
+            SELECT hits.document_id, hits.position, weight FROM hits JOIN sought USING (word)
+            WHERE pieces < {MOST_COUNTED}
+            UNION ALL
+            SELECT common.document_id, common.position, weight FROM mine, sought CROSS JOIN LATERAL (
+                SELECT c.document_id, c.position FROM chunks c
+                JOIN documents d ON d.account_id = c.account_id AND d.id = c.document_id
+                WHERE c.words @@ (mine.account && sought.query) AND {WITHIN} LIMIT {MOST_MATCHED}) common
+            WHERE pieces >= {MOST_COUNTED}
+        ), candidates AS (
+            SELECT m.document_id, m.position, d.name FROM matching m
+            JOIN documents d ON d.account_id = $1 AND d.id = m.document_id WHERE {WITHIN}
+            GROUP BY 1, 2, 3 ORDER BY sum(m.weight) DESC LIMIT {MOST_WEIGHED}
+        ), weighed AS (
+            SELECT c.*, of.name,
+                (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))
+                FROM unnest(c.words) AS u (lexeme, positions, weights) JOIN sought s ON s.word = u.lexeme
+                CROSS JOIN LATERAL (SELECT sum(CASE w WHEN 'A' THEN 3 WHEN 'B' THEN 2 ELSE 1 END)::double precision
+                    AS often FROM unnest(u.weights) AS w) t) AS score
+            FROM candidates of
+            JOIN chunks c ON c.account_id = $1 AND c.document_id = of.document_id AND c.position = of.position
+        ), best AS (
+            SELECT * FROM weighed ORDER BY score DESC, document_id, position LIMIT $9
+        )
+        SELECT ARRAY(SELECT word FROM counted WHERE pieces = 0 AND length(word) >= {SHORTEST_UNKNOWN}
+                AND EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') ORDER BY length(word) DESC, word) AS unknown,
+            (SELECT count(*) FROM counted) AS asked, (SELECT coalesce(sum(weight), 1) FROM sought) AS weight,
+            id IS NOT NULL AS is_found, coalesce(document_id, '') AS document_id, coalesce(name, '') AS name,
+            coalesce(document_version, 0) AS version, coalesce(id, '') AS chunk_id,
+            coalesce(heading_path, '[]') AS heading_path, coalesce(text, '') AS text, coalesce(score, 0) AS score
+        FROM (SELECT) one LEFT JOIN best ON true ORDER BY best.score DESC, document_id, position"
     )
 }
 
@@ -112,63 +133,31 @@ pub(crate) async fn search(
     limit: i64,
 ) -> Result<Vec<SearchResult>> {
     let mut conn = db.fair_conn(account).await?;
-    let words = diesel::sql_query(WORDS).bind::<Text, _>(account.as_str()).bind::<Text, _>(search_words(query));
-    let mut words: Vec<Word> =
-        words.bind::<BigInt, _>(MOST_COUNTED).bind::<BigInt, _>(MOST_ASKED).load(&mut *conn).await?;
-    let all = f64::from(u32::try_from(words.len()).unwrap_or(u32::MAX));
-    let is_unknown = |word: &Word| word.compares && word.word.chars().count() >= SHORTEST_UNKNOWN;
-    let unknown = words.extract_if(.., |word| word.pieces == 0).filter(is_unknown).take(MOST_UNKNOWN);
-    let unknown: Vec<String> = unknown.map(|word| word.word).collect();
-    let mut called: Vec<Found> = Vec::new();
+    let asked = bounds.bind(statement(), account).bind::<Text, _>(search_words(query)).bind::<BigInt, _>(limit);
+    let mut rows: Vec<Row> = asked.load(&mut *conn).await?;
+    let Some(first) = rows.first_mut() else { return Ok(Vec::new()) };
+    #[expect(clippy::cast_precision_loss, reason = "at most 64")]
+    let (all, weight) = (first.asked as f64, first.weight);
+    let mut unknown = std::mem::take(&mut first.unknown);
+    unknown.truncate(MOST_UNKNOWN);
+    let found = rows.into_iter().filter(|row| row.is_found).map(|row| row.found);
+    // No word counts more than 2.2 times its weight.
+    let mut found: Vec<SearchResult> =
+        found.map(|found| found.shown(|score| score / (weight * 2.2))).collect::<Result<_>>()?;
     if !unknown.is_empty() {
         let asked = bounds.bind(like_names(), account).bind::<Array<Text>, _>(unknown).bind::<BigInt, _>(limit);
         let finding = conn.transaction::<_, Error, _>(async |conn| {
             diesel::sql_query(ALIKE).execute(conn).await?;
-            Ok(asked.load(conn).await?)
+            Ok(asked.load::<Found>(conn).await?)
         });
-        called = finding.await?;
+        let called = finding.await?.into_iter().map(|found| found.shown(|score| score / all));
+        for called in called.collect::<Result<Vec<_>>>()? {
+            if found.iter().all(|known| known.chunk_id != called.chunk_id) {
+                found.push(called);
+            }
+        }
+        found.sort_by(|a, b| b.score.total_cmp(&a.score));
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     }
-    let called = called.into_iter().map(|found| found.shown(|score| score / all));
-    let called: Vec<SearchResult> = called.collect::<Result<_>>()?;
-    words.sort_by_key(|word| word.pieces);
-    // What nearly every piece has says nothing, unless there is nothing else.
-    let rare = words.iter().filter(|word| word.pieces < MOST_COUNTED).count();
-    words.truncate(if rare > 0 { rare.min(MOST_WORDS) } else { 1 });
-    if words.is_empty() {
-        return Ok(called);
-    }
-    let mut matched = 0;
-    let is_few = |word: &&Word| {
-        matched += word.pieces;
-        matched <= MOST_MATCHED
-    };
-    let sought = words.iter().take_while(is_few).count().max(1);
-    let weights: Vec<f64> = words.iter().map(weight).collect();
-    let most: f64 = weights.iter().sum();
-    let (words, queries): (Vec<String>, Vec<String>) =
-        words.into_iter().map(|word| (word.word, word.word_query)).unzip();
-    let found = bounds
-        .bind(statement(), account)
-        .bind::<Array<Text>, _>(words)
-        .bind::<Array<Text>, _>(queries)
-        .bind::<Array<Double>, _>(weights)
-        .bind::<BigInt, _>(limit)
-        .bind::<BigInt, _>(i64::try_from(sought).unwrap_or(i64::MAX));
-    let found: Vec<Found> = found.load(&mut *conn).await?;
-    // No word counts more than 2.2 times its weight.
-    let found = found.into_iter().map(|found| found.shown(|score| score / (most * 2.2)));
-    let mut found: Vec<SearchResult> = found.collect::<Result<_>>()?;
-    let is_new = |of: &SearchResult| found.iter().all(|known| known.chunk_id != of.chunk_id);
-    let called: Vec<SearchResult> = called.into_iter().filter(is_new).collect();
-    found.extend(called);
-    found.sort_by(|a, b| b.score.total_cmp(&a.score));
-    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(found)
-}
-
-/// How much a word says: the rarer it is, the more.
-fn weight(word: &Word) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "both are at most 20,000")]
-    let (pieces, of) = (word.pieces as f64, word.of as f64);
-    (1.0 + (of - pieces + 0.5) / (pieces + 0.5)).ln()
 }
