@@ -895,12 +895,25 @@ async fn the_tools_of_a_server_that_wants_each_callers_header_are_listed_with_it
         app.send(request.header("X-Upstream-Authorization", header).json(&body)).await
     };
     assert_eq!(names(&with("Bearer wrong", "tools/list", json!({})).await), set(&[]));
+    let tries = || mcp.everything().matches("Bearer wrong").count();
+    let before = tries();
+    for _ in 0..3 {
+        with("Bearer wrong", "tools/list", json!({})).await;
+    }
+    assert!(before > 0 && tries() == before, "who refuses a header is left alone for a while");
     assert_eq!(names(&with("Bearer token-of-ann", "tools/list", json!({})).await), set(&["s__echo"]));
     assert_eq!(listed(&app, app.key(), "").await, set(&["s__echo"]), "they are known from then on");
     let reply = with("Bearer token-of-bob", "tools/call", json!({"name": "s__echo"})).await;
     assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
     let sent = mcp.requests("tools/call")[0].header("authorization").to_owned();
     assert_eq!(sent, "Bearer token-of-bob");
+    let without = called(&app, app.key(), "", "s__echo", json!({})).await;
+    assert_eq!(wrong(&without), "BAD_REQUEST");
+    let noted = async || {
+        let rows = app.get("/mcp-gateway/audit?outcome=tool_error").await.body;
+        (rows["total"] == 1 && rows["items"][0]["errorCode"] == "BAD_REQUEST").then_some(())
+    };
+    eventually("it is the caller's mistake, not the server's", noted).await;
 }
 
 #[tokio::test]

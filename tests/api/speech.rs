@@ -170,7 +170,7 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     let away = hear(&app, recording(WAV)).await;
     assert_eq!((away.status, away.error()), (StatusCode::BAD_GATEWAY, "UPSTREAM_ERROR"));
 
-    let (hasty, silent, _hasty_db) = app_that_hears(&[("PLATFORM_SPEECH_TIMEOUT", "1s")]).await;
+    let (hasty, silent, _hasty_db) = app_that_hears(&[("PLATFORM_SPEECH_TIMEOUT", "3s")]).await;
     silent.hold();
     session(&hasty, json!({"tenantId": "acme"})).await;
     let late = hear(&hasty, recording(WAV).text("tenantId", "acme")).await;

@@ -6,6 +6,7 @@ use std::{
     future::pending,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -41,7 +42,7 @@ const MOST_TEXT: usize = 64 * 1024;
 const MOST_PARTS: usize = 600;
 /// A file is written in pieces of this many bytes.
 const PIECE: usize = 256 * 1024;
-/// A file that nothing was written to for so long, and that no request holds, is removed.
+/// Files that came so long ago, and that no request holds, are removed.
 const ABANDONED: Duration = Duration::from_mins(15);
 
 /// A file of a body, on disk as long as this is kept.
@@ -70,30 +71,34 @@ impl Part {
     }
 }
 
-/// A file that is removed with its owner.
+/// A file on disk.
 #[derive(Debug)]
 struct OnDisk {
     path: PathBuf,
-    /// Locked for as long as somebody needs it, also if that waits.
+    _directory: Arc<Directory>,
+}
+
+/// The files of a request, which are removed with the last of them.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    /// Locked for as long as somebody needs it, also if that waits. Where nothing can be locked its age counts.
     _held: fs::File,
 }
 
-impl OnDisk {
-    async fn create(path: PathBuf) -> io::Result<(Self, tokio::fs::File)> {
-        let written = tokio::fs::File::create_new(&path).await?.into_std().await;
-        let held = written.try_clone()?;
-        held.try_lock_shared()?;
-        Ok((Self { path, _held: held }, written.into()))
+impl Directory {
+    async fn create(path: PathBuf) -> io::Result<Self> {
+        tokio::fs::create_dir(&path).await?;
+        let held = tokio::fs::File::open(&path).await?.into_std().await;
+        let _ = held.try_lock_shared();
+        Ok(Self { path, _held: held })
     }
 }
 
-impl Drop for OnDisk {
+impl Drop for Directory {
     fn drop(&mut self) {
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                warn!(%error, "A file that was uploaded could not be removed; that is tried again.");
-            }
-            _ => {}
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            warn!(%error, "Files that were uploaded could not be removed; that is tried again.");
         }
     }
 }
@@ -135,8 +140,9 @@ pub(crate) async fn receive(
         drop(sender);
         pending::<()>().await;
     };
-    let mut reader =
-        Reader { dir: &http.config.upload_dir, most, size: 0, text: 0, texts: BTreeMap::new(), parts: Vec::new() };
+    let directory = http.config.upload_dir.join(String::from(Id::<UploadKind>::generate()));
+    let directory = Arc::new(Directory::create(directory).await.map_err(|error| unwritten(&error))?);
+    let mut reader = Reader { directory, most, size: 0, text: 0, texts: BTreeMap::new(), parts: Vec::new() };
     let reading = async {
         reader.read(headers, chunks).await?;
         reader.received()
@@ -150,8 +156,10 @@ pub(crate) async fn receive(
     }
 }
 
-struct Reader<'a> {
-    dir: &'a Path,
+enum UploadKind {}
+
+struct Reader {
+    directory: Arc<Directory>,
     most: usize,
     /// Of all files.
     size: usize,
@@ -161,7 +169,7 @@ struct Reader<'a> {
     parts: Vec<Part>,
 }
 
-impl Reader<'_> {
+impl Reader {
     async fn read(
         &mut self,
         headers: &HeaderMap,
@@ -206,13 +214,13 @@ impl Reader<'_> {
     }
 
     async fn file(&mut self, field: String, file_name: String, content: &mut Field) -> Result<()> {
-        enum UploadKind {}
         self.text += field.len() + file_name.len();
         if self.text > MOST_TEXT {
             return Err(too_large(MOST_TEXT, None));
         }
-        let path = self.dir.join(String::from(Id::<UploadKind>::generate()));
-        let (file, written) = OnDisk::create(path).await.map_err(|error| unwritten(&error))?;
+        let path = self.directory.path.join(self.parts.len().to_string());
+        let written = tokio::fs::File::create_new(&path).await.map_err(|error| unwritten(&error))?;
+        let file = OnDisk { path, _directory: Arc::clone(&self.directory) };
         let (mut written, mut digest) = (BufWriter::with_capacity(PIECE, written), Context::new(&SHA256));
         let before = self.size;
         while let Some(chunk) = content.next().await {
@@ -252,17 +260,52 @@ fn unwritten(error: &io::Error) -> Error {
     Error::new(Code::SERVICE_UNAVAILABLE, "What was uploaded could not be stored; try again shortly.").retry_after(5)
 }
 
-/// Removes what requests left behind that were broken off with their process; `interval`: when it is looked again, which
+/// Removes what requests left behind that were broken off with their process, never what one holds; `interval`: when it is looked again, which
 /// is how long they are left alone if that is less than a quarter of an hour (contract 07).
 pub fn remove_abandoned_uploads(dir: &Path, interval: Duration) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let written = entry.metadata().and_then(|metadata| metadata.modified());
         let age = written.map(|written| written.elapsed().unwrap_or_default());
-        let is_abandoned = || fs::File::open(entry.path())?.try_lock().map_err(io::Error::from);
-        if age.is_ok_and(|age| age > ABANDONED.min(interval)) && is_abandoned().is_ok() {
-            fs::remove_file(entry.path())?;
+        let is_held = || fs::File::open(entry.path()).is_ok_and(|file| is_locked(&file));
+        if age.is_ok_and(|age| age > ABANDONED.min(interval)) && !is_held() {
+            fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(())
+}
+
+fn is_locked(file: &fs::File) -> bool {
+    matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_request_holds_is_not_abandoned_however_long_it_waits() {
+        let dir = std::env::temp_dir().join(format!("uploads-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let held = Directory::create(dir.join("held")).await.expect("a directory");
+        fs::create_dir(dir.join("left")).expect("a directory");
+        for name in ["held", "left"] {
+            fs::write(dir.join(name).join("0"), "x").expect("a file");
+            let directory = fs::File::open(dir.join(name)).expect("a directory");
+            directory.set_modified(SystemTime::UNIX_EPOCH).expect("old");
+        }
+        let names = || {
+            fs::read_dir(&dir)
+                .expect("a directory")
+                .map(|entry| entry.expect("an entry").file_name())
+                .collect::<Vec<_>>()
+        };
+        remove_abandoned_uploads(&dir, Duration::from_secs(1)).expect("swept");
+        assert_eq!(names(), ["held"]);
+        drop(held);
+        assert!(names().is_empty());
+        fs::remove_dir(&dir).expect("removed");
+    }
 }

@@ -13,7 +13,7 @@ use platform_vault::Secret;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
     sync::broadcast::error::RecvError,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::{
@@ -187,23 +187,29 @@ impl PgMcpGateway {
     /// were read in time.
     async fn read_with_header(&self, account: &AccountId, view: &View, header: &Secret) -> Result<bool> {
         let digest = sha256_hex(header.expose());
-        let mut reading = Vec::new();
+        let (mut reading, until) = (Vec::new(), Instant::now() + LONGEST_READING);
         for id in view.servers() {
             let server = self.tool_servers.offered(account, id).await?;
             let wants_header =
                 |server: &OfferedServer| server.is_exposed() && server.auth_mode() == McpAuthMode::Passthrough;
             let Some(server) = server.filter(wants_header) else { continue };
-            // It may be away, or refuse the header.
-            if !self.asked.entry((account.clone(), id.clone(), digest.clone())).or_insert(()).is_fresh() {
+            let asked = (account.clone(), id.clone(), digest.clone());
+            if self.asked.contains_key(&asked) {
                 continue;
             }
             let (servers, with) = (Arc::clone(&self.tool_servers), UpstreamCredentials::Header(header.clone()));
-            let read = async move { servers.read_if_old(&server, &with).await };
-            reading.push(spawn("read tools", read));
+            // Whoever takes longer is read on, and its tools are told as a change.
+            let read = spawn("read tools", async move { servers.read_if_old(&server, &with).await });
+            reading.push(async move {
+                let is_read = matches!(timeout_at(until, read).await, Ok(Ok(true)));
+                if !is_read {
+                    // It is away, refuses the header, or has nothing new.
+                    self.asked.insert(asked, ());
+                }
+                is_read
+            });
         }
-        // Whoever takes longer is read on, and its tools are told as a change.
-        let are_read = timeout(LONGEST_READING, join_all(reading)).await.unwrap_or_default();
-        Ok(are_read.iter().any(|is_read| matches!(is_read, Ok(true))))
+        Ok(join_all(reading).await.contains(&true))
     }
 
     /// Whoever watches the tools of a caller; `subscription`: under which the newer family tells of them.

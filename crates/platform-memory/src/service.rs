@@ -8,6 +8,7 @@ use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_runtime::{
     Budget, Catalog, CoreMemoryBlock, EarlierTurn, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns,
 };
+use tracing::warn;
 
 use crate::{
     block, code,
@@ -344,8 +345,14 @@ impl Memory for PgMemory {
         let mut turns = self.turns.newest(&payer.account, bucket, chat, recall::MOST_TURNS).await?;
         if source != recall::AT_START {
             let words = recall::sought(question);
-            let older = self.turns.saying(&payer.account, bucket, chat, &words).await?;
-            let is_new = |turn: &EarlierTurn| !turns.iter().any(|known| known.chat == turn.chat && known.at == turn.at);
+            let older = self.turns.saying(&payer.account, bucket, chat, &words).await.unwrap_or_else(|error| {
+                warn!(%error, "Words could not be looked for in all chats; they are in the newest.");
+                Vec::new()
+            });
+            let overlap = |one: &EarlierTurn, other: &EarlierTurn| {
+                one.chat == other.chat && one.said.iter().any(|said| other.said.contains(said))
+            };
+            let is_new = |turn: &EarlierTurn| !turns.iter().any(|known| overlap(known, turn));
             let older: Vec<EarlierTurn> = older.into_iter().filter(is_new).collect();
             turns.extend(older);
         }

@@ -81,23 +81,18 @@ impl AnswerSegment {
 
 /// Whether a text says what there is to hear and no word: `[BLANK_AUDIO]`, `(silence)`, `*music*`.
 fn is_wordless(text: &str) -> bool {
-    let mut closing = None;
-    let said = text.chars().filter(|c| match (closing, c) {
-        (Some(end), c) => {
-            closing = (*c != end).then_some(end);
-            false
-        }
-        (None, '[' | '(' | '*') => {
-            closing = Some(match c {
-                '[' => ']',
-                '(' => ')',
-                _ => '*',
-            });
-            false
-        }
-        _ => true,
-    });
-    !said.into_iter().any(char::is_alphanumeric)
+    let mut left = text;
+    while let Some(at) = left.find(|c: char| c.is_alphanumeric() || "[(*".contains(c)) {
+        let end = match left.as_bytes()[at] {
+            b'[' => ']',
+            b'(' => ')',
+            b'*' => '*',
+            _ => return false,
+        };
+        let Some(ends) = left[at + 1..].find(end) else { return false };
+        left = &left[at + 1 + ends + 1..];
+    }
+    true
 }
 
 /// Reads the text of a recording; `price`: of a minute of it.
@@ -174,10 +169,12 @@ mod tests {
         assert_eq!((short.duration, short.cost.total_cost.nanos()), (audio.duration, 100_000));
         assert!(read(b"[]", &audio, Money::ZERO).is_err());
         let said = |body: &str| read(body.as_bytes(), &audio, Money::ZERO).expect("a text").text;
-        for silent in ["", " [BLANK_AUDIO] ", "(silence) [ Music ]", "*sighs* ...", "[MUSIC"] {
+        for silent in ["", " [BLANK_AUDIO] ", "(silence) [ Music ]", "*sighs* ..."] {
             assert_eq!(said(&format!("{{\"text\": \"{silent}\"}}")), "", "{silent}");
         }
-        assert_eq!(said(r#"{"text": "(laughs) Yes [sic]"}"#), "(laughs) Yes [sic]");
+        for words in ["(laughs) Yes [sic]", "* first", "é (sic)"] {
+            assert_eq!(said(&format!("{{\"text\": \"{words}\"}}")), words);
+        }
         let doubtful = |sure: f64| {
             said(&format!(
                 r#"{{"text": "Thank you.", "segments": [{{"start": 0, "end": 1, "text": "Thank you.",

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources, check_owner};
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Money, Owner, Result, joined, millis, run_blocking,
-    sha256_hex,
+    AccountId, Caller, Clock, Code, Error, FairPermit, FairSemaphore, Id, Money, Owner, Result, joined, millis,
+    run_blocking, sha256_hex,
 };
 use platform_db::{Db, Idempotency};
 use platform_egress::{Egress, EgressError};
@@ -34,7 +34,7 @@ const FETCHED_AT_ONCE: (usize, usize) = (4, 2);
 const OF_END_USER: usize = 2;
 /// The fewest and the most bytes that a second of a recording takes.
 const SPARSEST: u64 = 250;
-const DENSEST: u64 = 1 << 20;
+const DENSEST: u64 = 8 << 20;
 
 /// Recordings that become text.
 #[async_trait]
@@ -90,14 +90,14 @@ impl PgSpeech {
         }
     }
 
-    /// The bytes of a recording that has to be fetched from elsewhere.
-    async fn fetched(&self, account: &AccountId, recording: &Recording) -> Result<Option<Bytes>> {
+    /// The bytes of a recording that has to be fetched from elsewhere, with the place that they take until they are heard.
+    async fn fetched(&self, account: &AccountId, recording: &Recording) -> Result<Option<(Bytes, FairPermit)>> {
         let SpeechNeeds { files, egress, .. } = &self.needs;
         let Recording::Url(url) = recording else { return Ok(None) };
         if files.token_of(url).is_some() {
             return Ok(None);
         }
-        let _place = self.fetching.acquire(account).await;
+        let place = self.fetching.acquire(account).await;
         let fetched = egress.of(account).get(url).await.map_err(|error| match error {
             EgressError::TooLarge(reason) => Error::new(Code::PAYLOAD_TOO_LARGE, format!("audioUrl: {reason}")),
             other => other.into_error("audioUrl"),
@@ -106,7 +106,7 @@ impl PgSpeech {
             let message = format!("audioUrl: the address answers {}", fetched.status);
             return Err(Error::invalid("audioUrl", "format", message));
         }
-        Ok(Some(fetched.bytes))
+        Ok(Some((fetched.bytes, place)))
     }
 
     /// The bytes of a recording that is here.
@@ -167,7 +167,7 @@ impl SpeechService for PgSpeech {
         let fetched = timeout_at(until, self.fetched(account, &recording)).await.map_err(late)??;
         let _place = timeout_at(until, self.places.acquire(account)).await.map_err(late)?;
         let bytes = match fetched {
-            Some(bytes) => bytes,
+            Some((bytes, _place)) => bytes,
             None => timeout_at(until, self.kept(account, &owner, &recording)).await.map_err(late)??,
         };
         let Some((media_type, extension)) = format(&bytes) else {

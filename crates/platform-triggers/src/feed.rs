@@ -1,17 +1,17 @@
 //! RSS, Atom and JSON feeds as lists of items.
 
 use feed_rs::{model::Entry, parser};
-use platform_core::sha256_hex;
+use platform_core::{check_size, sha256_hex};
 use serde_json::{Value, json};
 
 /// Of one text of an item, in bytes.
 const MOST_TEXT: usize = 65_536;
-/// Elements and objects of a feed: each is many times as large in memory.
+/// Elements of a feed: each is many times as large in memory.
 const MOST_ELEMENTS: usize = 100_000;
 
 /// The items of a feed: `{items: [{id, title, link, …}]}`; `None` when it is none.
 pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
-    if elements(bytes) > MOST_ELEMENTS {
+    if !is_small(bytes) {
         return None;
     }
     let feed = parser::parse(bytes).ok()?;
@@ -19,21 +19,27 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
     Some(json!({"items": items}))
 }
 
-/// Elements of XML or objects of JSON, without looking further than that.
+/// Whether all of a feed can be read.
+fn is_small(bytes: &[u8]) -> bool {
+    match bytes.iter().find(|byte| matches!(byte, b'<' | b'{')) {
+        Some(b'<') => elements(bytes) <= MOST_ELEMENTS,
+        _ => check_size(bytes).is_ok(),
+    }
+}
+
+/// Elements of XML, without looking further than that: what is in texts and comments is none.
 fn elements(mut bytes: &[u8]) -> usize {
-    const TEXT: (&[u8], &[u8]) = (b"<![CDATA[", b"]]>");
+    const SKIPPED: [(&[u8], &[u8]); 3] = [(b"<![CDATA[", b"]]>"), (b"<!--", b"-->"), (b"</", b">")];
     let mut found = 0;
-    while let Some(at) = bytes.iter().position(|byte| matches!(byte, b'<' | b'{')) {
+    while let Some(at) = bytes.iter().position(|byte| *byte == b'<') {
         bytes = &bytes[at..];
-        let text = bytes.strip_prefix(TEXT.0);
-        found += usize::from(text.is_none());
-        // What is a text within is none of the feed's.
-        bytes = match text {
-            Some(text) => {
-                let end = text.windows(TEXT.1.len()).position(|end| end == TEXT.1);
-                &text[end.unwrap_or(text.len())..]
-            }
-            None => &bytes[1..],
+        let skipped = SKIPPED.iter().find_map(|(begin, end)| Some((bytes.strip_prefix(*begin)?, *end)));
+        bytes = if let Some((text, end)) = skipped {
+            let ends = text.windows(end.len()).position(|here| here == end);
+            &text[ends.unwrap_or(text.len())..]
+        } else {
+            found += 1;
+            &bytes[1..]
         };
     }
     found
@@ -68,6 +74,14 @@ mod tests {
         let read_of = |text: &str| read(text.as_bytes()).map(|feed| feed["items"].as_array().map_or(0, Vec::len));
         assert_eq!(read_of(&feed(&item, 2000)), Some(2000));
         assert_eq!(read_of(&feed("<item/>", 100_000)), None);
-        assert_eq!(read_of(&format!("{{\"items\": [{}]}}", vec!["{}"; 100_001].join(","))), None);
+        assert_eq!(read_of(&format!("<!--<![CDATA[-->{}", feed("<item/>", 100_000))), None);
+        let json = |item: &str, times: usize| {
+            format!(
+                "{{\"version\": \"https://jsonfeed.org/version/1\", \"title\": \"\", \"items\": [{}]}}",
+                vec![item; times].join(",")
+            )
+        };
+        assert_eq!(read_of(&json(r#"{"id": "1", "content_html": "<p><p><![CDATA["}"#, 900)), Some(900));
+        assert_eq!(read_of(&json(r#"{"id": "1"}"#, 300_000)), None);
     }
 }

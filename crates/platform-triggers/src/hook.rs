@@ -89,7 +89,7 @@ pub(crate) fn acceptor(db: &platform_db::Db) -> GroupWriter<NewEvent, Accepted> 
 
 impl PgTriggers {
     /// Stores an event, and has it carried out; `None` when its trigger is gone.
-    pub(crate) async fn accept(&self, event: NewEvent) -> Result<Option<Accepted>> {
+    async fn accept(&self, event: NewEvent) -> Result<Option<Accepted>> {
         let accepted = self.acceptor.write(event).await?;
         if accepted.outcome.is_none() && accepted.id.is_some() {
             self.jobs.announce();
@@ -147,6 +147,7 @@ impl PgTriggers {
         if most == 0 || sent.fetch_add(bytes, Ordering::Relaxed) + bytes <= most {
             return Ok(());
         }
+        sent.fetch_sub(bytes, Ordering::Relaxed);
         let message = format!("The events of an hour have at most {most} bytes; send this one again later.");
         Err(Error::new(code::TOO_MANY_EVENTS, message).retry_after(600))
     }

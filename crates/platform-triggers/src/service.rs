@@ -1,4 +1,5 @@
 use std::{
+    slice,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
@@ -72,9 +73,21 @@ pub trait TriggerService: Send + Sync {
         page: Page,
     ) -> Result<DeliveryPage>;
     /// Carries out an event that is made up, or given.
-    async fn test(&self, account: &AccountId, id: &Id<Trigger>, test: NewTest) -> Result<Delivery>;
+    async fn test(
+        &self,
+        account: &AccountId,
+        id: &Id<Trigger>,
+        test: NewTest,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery>;
     /// Carries out an event again, by the id of a delivery or its own. `EVENT_NOT_FOUND`.
-    async fn replay(&self, account: &AccountId, id: &Id<Trigger>, event: &Id<Delivery>) -> Result<Delivery>;
+    async fn replay(
+        &self,
+        account: &AccountId,
+        id: &Id<Trigger>,
+        event: &Id<Delivery>,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery>;
     /// What an agent or assistant that is gone was started by ends.
     async fn end_of(&self, account: &AccountId, target: (&str, &str)) -> Result<()>;
 }
@@ -390,6 +403,29 @@ impl PgTriggers {
         }
     }
 
+    /// Stores an event that somebody has carried out, with the answer to whoever repeats that.
+    async fn accept_once(
+        &self,
+        account: &AccountId,
+        trigger: &Id<Trigger>,
+        event: NewEvent,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery> {
+        self.count_sent(account, event.payload.get().len())?;
+        let mut conn = self.db.fair_conn(account).await?;
+        let accepting = conn.transaction::<_, Error, _>(async |conn| {
+            let accepted = repository::accept(conn, slice::from_ref(&event)).await?.pop();
+            let accepted = accepted.filter(|accepted| accepted.id.is_some()).ok_or_else(|| not_found(trigger))?;
+            let shown = Delivery { outcome: accepted.outcome, ..Self::accepted(&event) };
+            Idempotency::store_if(once, conn, 202, &shown).await?;
+            Ok(shown)
+        });
+        let shown = accepting.await?;
+        drop(conn);
+        self.jobs.announce();
+        Ok(shown)
+    }
+
     fn accepted(event: &NewEvent) -> Delivery {
         Delivery {
             id: event.id.clone(),
@@ -667,7 +703,13 @@ impl TriggerService for PgTriggers {
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn test(&self, account: &AccountId, id: &Id<Trigger>, test: NewTest) -> Result<Delivery> {
+    async fn test(
+        &self,
+        account: &AccountId,
+        id: &Id<Trigger>,
+        test: NewTest,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery> {
         let trigger = self.open(self.require(account, id).await?)?;
         let connector = self.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
@@ -675,13 +717,16 @@ impl TriggerService for PgTriggers {
         let mut new = NewEvent::of(&self.rules, &trigger, String::new(), payload, self.clock.now());
         new.event = format!("test-{}", new.id);
         new.is_test = true;
-        self.count_sent(account, new.payload.get().len())?;
-        let shown = Self::accepted(&new);
-        self.accept(new).await?.ok_or_else(|| not_found(id))?;
-        Ok(shown)
+        self.accept_once(account, id, new, once).await
     }
 
-    async fn replay(&self, account: &AccountId, id: &Id<Trigger>, event: &Id<Delivery>) -> Result<Delivery> {
+    async fn replay(
+        &self,
+        account: &AccountId,
+        id: &Id<Trigger>,
+        event: &Id<Delivery>,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery> {
         let trigger = self.open(self.require(account, id).await?)?;
         let conn = self.db.read().await?;
         let newest = repository::newest_of(conn.get(), account, id, event).await?;
@@ -692,10 +737,7 @@ impl TriggerService for PgTriggers {
         new.attempt = newest.attempt + 1;
         new.depth = u8::try_from(newest.depth).unwrap_or(u8::MAX);
         (new.is_replay, new.is_test) = (true, newest.is_test);
-        self.count_sent(account, new.payload.get().len())?;
-        let shown = Self::accepted(&new);
-        let accepted = self.accept(new).await?.ok_or_else(|| not_found(id))?;
-        Ok(Delivery { outcome: accepted.outcome, ..shown })
+        self.accept_once(account, id, new, once).await
     }
 
     async fn end_of(&self, account: &AccountId, (kind, target): (&str, &str)) -> Result<()> {

@@ -58,7 +58,13 @@ pub trait WebhookService: Send + Sync {
         once: Option<&Idempotency>,
     ) -> Result<WebhookWithSecret>;
     /// Sends an event that is made up.
-    async fn test(&self, account: &AccountId, id: &Id<Webhook>, test: TestDelivery) -> Result<Delivery>;
+    async fn test(
+        &self,
+        account: &AccountId,
+        id: &Id<Webhook>,
+        test: TestDelivery,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery>;
     /// What was sent, newest first.
     async fn deliveries(
         &self,
@@ -68,7 +74,13 @@ pub trait WebhookService: Send + Sync {
         page: Page,
     ) -> Result<DeliveryPage>;
     /// Begins a delivery again, with the same event id. `DELIVERY_NOT_FOUND` when there is none.
-    async fn redeliver(&self, account: &AccountId, id: &Id<Webhook>, delivery: &Id<Delivery>) -> Result<Delivery>;
+    async fn redeliver(
+        &self,
+        account: &AccountId,
+        id: &Id<Webhook>,
+        delivery: &Id<Delivery>,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery>;
     /// Whether there is a secret for events of single threads and agents.
     async fn default_secret(&self, account: &AccountId) -> Result<DefaultSecret>;
     /// Makes a new one; for a day messages are signed with both.
@@ -367,7 +379,13 @@ impl WebhookService for PgWebhooks {
         Ok(WebhookWithSecret { webhook: row.await?.shown(), secret: secret.expose().to_owned() })
     }
 
-    async fn test(&self, account: &AccountId, id: &Id<Webhook>, test: TestDelivery) -> Result<Delivery> {
+    async fn test(
+        &self,
+        account: &AccountId,
+        id: &Id<Webhook>,
+        test: TestDelivery,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery> {
         let event = test.event_type.unwrap_or_else(|| TEST.to_owned()).to_ascii_lowercase();
         let event = event.as_str();
         if !EVENTS.contains(&event) {
@@ -384,7 +402,13 @@ impl WebhookService for PgWebhooks {
             attempts: Vec::new(),
             next_attempt_ms: Some(delivery.next_ms),
         };
-        repository::insert_deliveries(&mut *self.db.conn().await?, vec![delivery]).await?;
+        let mut conn = self.db.conn().await?;
+        let inserting = conn.transaction::<_, Error, _>(async |conn| {
+            repository::insert_deliveries(conn, vec![delivery]).await?;
+            Idempotency::store_if(once, conn, 202, &shown).await
+        });
+        inserting.await?;
+        drop(conn);
         self.waiting.notify_one();
         Ok(shown)
     }
@@ -403,14 +427,26 @@ impl WebhookService for PgWebhooks {
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn redeliver(&self, account: &AccountId, id: &Id<Webhook>, delivery: &Id<Delivery>) -> Result<Delivery> {
+    async fn redeliver(
+        &self,
+        account: &AccountId,
+        id: &Id<Webhook>,
+        delivery: &Id<Delivery>,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery> {
         self.require(account, id).await?;
         let mut conn = self.db.conn().await?;
-        let row = repository::redeliver(&mut conn, account, id, delivery, self.clock.now()).await?;
+        let beginning = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::redeliver(conn, account, id, delivery, self.clock.now()).await?;
+            let row = row.ok_or_else(|| Error::not_found(code::DELIVERY_NOT_FOUND, "delivery", delivery))?;
+            let shown = row.shown()?;
+            Idempotency::store_if(once, conn, 202, &shown).await?;
+            Ok(shown)
+        });
+        let shown = beginning.await?;
         drop(conn);
-        let row = row.ok_or_else(|| Error::not_found(code::DELIVERY_NOT_FOUND, "delivery", delivery))?;
         self.waiting.notify_one();
-        row.shown()
+        Ok(shown)
     }
 
     async fn default_secret(&self, account: &AccountId) -> Result<DefaultSecret> {

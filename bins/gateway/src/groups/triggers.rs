@@ -179,13 +179,13 @@ async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 async fn test(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let test: NewTest = request.body().await?;
     check_target(&*triggers, &request).await?;
-    Answer::json(202, &triggers.test(request.account()?, &request.id("id"), test).await?)
+    Answer::json(202, &triggers.test(request.account()?, &request.id("id"), test, request.once.as_ref()).await?)
 }
 
 async fn replay(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (id, event) = (&request.id("id"), &request.id("eventId"));
     check_target(&*triggers, &request).await?;
-    Answer::json(202, &triggers.replay(request.account()?, id, event).await?)
+    Answer::json(202, &triggers.replay(request.account()?, id, event, request.once.as_ref()).await?)
 }
 
 mod spec {

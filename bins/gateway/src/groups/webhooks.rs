@@ -91,7 +91,8 @@ async fn rotate(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<A
 }
 
 async fn test(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::json(202, &webhooks.test(account(&request).await?, &request.id("id"), request.body().await?).await?)
+    let once = request.once.as_ref();
+    Answer::json(202, &webhooks.test(account(&request).await?, &request.id("id"), request.body().await?, once).await?)
 }
 
 async fn deliveries(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
@@ -101,7 +102,7 @@ async fn deliveries(webhooks: Arc<dyn WebhookService>, request: Request) -> Resu
 
 async fn redeliver(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
     let (id, delivery) = (&request.id("id"), &request.id("deliveryId"));
-    Answer::json(202, &webhooks.redeliver(account(&request).await?, id, delivery).await?)
+    Answer::json(202, &webhooks.redeliver(account(&request).await?, id, delivery, request.once.as_ref()).await?)
 }
 
 mod spec {

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use async_trait::async_trait;
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Text},
+    sql_types::{BigInt, Integer, Text},
 };
-use diesel_async::RunQueryDsl;
+use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
 use platform_db::{Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
@@ -19,6 +19,12 @@ const MOST_CHATS: i64 = 100;
 const MOST_SEARCHED: i64 = 5000;
 const MOST_SEARCHED_MESSAGES: i64 = 200;
 const MOST_SAYING: i64 = 200;
+/// Bytes of a message in which it is looked for, as it is stored.
+const LONGEST_SEARCHED: i32 = 16 * 1024;
+/// Looking for words ends after this.
+const PATIENCE: &str = "SET LOCAL statement_timeout = '3s'";
+/// Places between messages of a turn, where those between are not asked for: a call of a tool and its result.
+const WITHIN_WINDOW: i32 = 2;
 /// Messages of each, the newest.
 const MOST_MESSAGES: i64 = 40;
 /// Characters of each.
@@ -36,6 +42,8 @@ struct Said {
     body: String,
     #[diesel(sql_type = BigInt)]
     created_ms: i64,
+    #[diesel(sql_type = Integer)]
+    position: i32,
 }
 
 /// What counts of a message as it is stored.
@@ -63,7 +71,7 @@ static NEWEST: LazyLock<String> = LazyLock::new(|| {
                         OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
                     AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
                 ORDER BY c.created_ms DESC LIMIT {MOST_CHATS})
-        SELECT near.uid AS chat, m.role, m.body, m.created_ms FROM near CROSS JOIN LATERAL (
+        SELECT near.uid AS chat, m.role, m.body, m.created_ms, m.position FROM near CROSS JOIN LATERAL (
             SELECT position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT} THEN body::text
                 ELSE json_build_object('content', json_build_object(
                     'message', left(body #>> '{{content,message}}', {MOST_SAID})))::text END AS body FROM messages
@@ -73,7 +81,7 @@ static NEWEST: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Messages of these chats that say a word, each with the one before and after it.
+/// Messages of these chats that say a word, those that say most of them first, each with the one before and after it.
 static SAYING: LazyLock<String> = LazyLock::new(|| {
     format!(
         "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
@@ -90,15 +98,19 @@ static SAYING: LazyLock<String> = LazyLock::new(|| {
             said AS (SELECT all_chats.uid, m.position FROM all_chats CROSS JOIN LATERAL (
                 SELECT position, body FROM messages
                 WHERE account_id = (SELECT account FROM asked) AND conversation = all_chats.uid
-                    AND role IN ('user', 'assistant') AND pg_column_size(body) <= {SHORT}
+                    AND role IN ('user', 'assistant') AND pg_column_size(body) <= {LONGEST_SEARCHED}
                 ORDER BY position DESC LIMIT {MOST_SEARCHED_MESSAGES}) m
                 WHERE body::text ILIKE ANY((SELECT like_words FROM asked)::text[])
                     AND body #>> '{{content,message}}' ILIKE ANY((SELECT like_words FROM asked)::text[])
-                ORDER BY all_chats.created_ms DESC, m.position DESC LIMIT {MOST_SAYING})
-        SELECT DISTINCT m.conversation AS chat, m.role, m.body::text AS body, m.created_ms, m.position
+                ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word
+                        WHERE body #>> '{{content,message}}' ILIKE word) DESC,
+                    all_chats.created_ms DESC, m.position DESC LIMIT {MOST_SAYING})
+        SELECT DISTINCT m.conversation AS chat, m.role, m.created_ms, m.position,
+            json_build_object('content', json_build_object(
+                'message', left(m.body #>> '{{content,message}}', {MOST_SAID})))::text AS body
         FROM said JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
             AND m.position BETWEEN said.position - 1 AND said.position + 1
-        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {SHORT}
+        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}
         ORDER BY m.conversation, m.position"
     )
 });
@@ -155,7 +167,7 @@ impl EarlierTurns for PgEarlierTurns {
         let conn = self.0.read().await?;
         let said: Vec<Said> = said.load(&mut conn.get()).await?;
         run_blocking(move || {
-            let mut turns = turns(said)?;
+            let mut turns = turns(said, i32::MAX)?;
             turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
             turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
             Ok(turns)
@@ -176,10 +188,14 @@ impl EarlierTurns for PgEarlierTurns {
         let like_words = words.iter().map(|word| containing(word)).collect();
         let asked = Asked::of(account, of, but, What::Saying { like_words });
         let mut conn = self.0.fair_conn(account).await?;
-        let said: Vec<Said> = JsonStatement::new(&SAYING, &[asked])?.load(&mut *conn).await?;
+        let looking = conn.transaction::<_, Error, _>(async |conn| {
+            diesel::sql_query(PATIENCE).execute(conn).await?;
+            Ok(JsonStatement::new(&SAYING, &[asked])?.load::<Said>(conn).await?)
+        });
+        let said = looking.await?;
         drop(conn);
         run_blocking(move || {
-            let mut turns = turns(said)?;
+            let mut turns = turns(said, WITHIN_WINDOW)?;
             turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
             Ok(turns)
         })
@@ -187,21 +203,22 @@ impl EarlierTurns for PgEarlierTurns {
     }
 }
 
-/// Messages as turns, each from what a user said up to what they say next.
-fn turns(said: Vec<Said>) -> Result<Vec<EarlierTurn>> {
-    let mut turns: Vec<EarlierTurn> = Vec::new();
-    for Said { chat, role, body, created_ms } in said {
+/// Messages as turns, each from what a user said up to what they say next, or up to a gap.
+fn turns(said: Vec<Said>, most_between: i32) -> Result<Vec<EarlierTurn>> {
+    let (mut turns, mut last): (Vec<EarlierTurn>, i32) = (Vec::new(), 0);
+    for Said { chat, role, body, created_ms, position } in said {
         let body: Body = serde_json::from_str(&body).map_err(Error::internal)?;
         let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
         let role = if role == "user" { Role::User } else { Role::Assistant };
         let goes_on = |turn: &EarlierTurn| {
             let answered = turn.said.last().is_some_and(|last| last.role == Role::Assistant);
-            turn.chat == chat && !(role == Role::User && answered)
+            turn.chat == chat && position - last <= most_between && !(role == Role::User && answered)
         };
         match turns.last_mut().filter(|turn| goes_on(turn)) {
             Some(turn) => turn.said.push(SaidOnce { role, content }),
             None => turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] }),
         }
+        last = position;
     }
     Ok(turns)
 }

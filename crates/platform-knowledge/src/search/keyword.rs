@@ -60,25 +60,26 @@ fn statement() -> String {
             SELECT DISTINCT lexeme AS word, ('''' || replace(lexeme, '''', '''''') || '''')::tsquery AS query
             FROM languages, unnest(to_tsvector(language::regconfig, $8)) WHERE language IS NOT NULL
         ), asked AS MATERIALIZED (
-            SELECT * FROM words ORDER BY length(word) DESC, word LIMIT {MOST_ASKED}
+            SELECT row_number() OVER (ORDER BY length(word) DESC, word)::smallint AS n, * FROM words
+            ORDER BY n LIMIT {MOST_ASKED}
         ), mine AS (
             SELECT ('''account:' || $1 || '''')::tsquery AS account
         ), hits AS MATERIALIZED (
-            SELECT asked.word, hit.document_id, hit.position FROM mine, asked CROSS JOIN LATERAL (
+            SELECT asked.n, hit.document_id, hit.position FROM mine, asked CROSS JOIN LATERAL (
                 SELECT document_id, position FROM chunks WHERE words @@ (mine.account && asked.query)
                 LIMIT {MOST_COUNTED}) hit
         ), counted AS MATERIALIZED (
-            SELECT word, query, coalesce(pieces, 0) AS pieces
-            FROM asked LEFT JOIN (SELECT word, count(*) AS pieces FROM hits GROUP BY word) h USING (word)
+            SELECT asked.*, coalesce(pieces, 0) AS pieces
+            FROM asked LEFT JOIN (SELECT n, count(*) AS pieces FROM hits GROUP BY n) h USING (n)
         ), total AS (
             SELECT count(*) AS of FROM (SELECT FROM chunks WHERE account_id = $1 LIMIT {MOST_COUNTED}) c
         ), sought AS MATERIALIZED (
-            SELECT word, query, pieces, ln(1 + (of - pieces + 0.5) / (pieces + 0.5))::float8 AS weight
-            FROM counted, total WHERE pieces > 0 ORDER BY pieces, length(word) DESC, word
+            SELECT n, word, query, pieces, ln(1 + (of - pieces + 0.5) / (pieces + 0.5))::float8 AS weight
+            FROM counted, total WHERE pieces > 0 ORDER BY pieces, n
             LIMIT (SELECT least(greatest(count(*), 1), {MOST_WORDS}) FROM counted
                 WHERE pieces > 0 AND pieces < {MOST_COUNTED})
         ), matching AS (
-            SELECT hits.document_id, hits.position, weight FROM hits JOIN sought USING (word)
+            SELECT hits.document_id, hits.position, weight FROM hits JOIN sought USING (n)
             WHERE pieces < {MOST_COUNTED}
             UNION ALL
             SELECT common.document_id, common.position, weight FROM mine, sought CROSS JOIN LATERAL (
@@ -87,22 +88,23 @@ fn statement() -> String {
                 WHERE c.words @@ (mine.account && sought.query) AND {WITHIN} LIMIT {MOST_MATCHED}) common
             WHERE pieces >= {MOST_COUNTED}
         ), candidates AS (
-            SELECT m.document_id, m.position, d.name FROM matching m
+            SELECT m.document_id, m.position FROM matching m
             JOIN documents d ON d.account_id = $1 AND d.id = m.document_id WHERE {WITHIN}
-            GROUP BY 1, 2, 3 ORDER BY sum(m.weight) DESC LIMIT {MOST_WEIGHED}
+            GROUP BY 1, 2 ORDER BY sum(m.weight) DESC LIMIT {MOST_WEIGHED}
         ), weighed AS (
-            SELECT c.*, of.name,
+            SELECT c.*, d.name,
                 (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))
                 FROM unnest(c.words) AS u (lexeme, positions, weights) JOIN sought s ON s.word = u.lexeme
                 CROSS JOIN LATERAL (SELECT sum(CASE w WHEN 'A' THEN 3 WHEN 'B' THEN 2 ELSE 1 END)::double precision
                     AS often FROM unnest(u.weights) AS w) t) AS score
             FROM candidates of
             JOIN chunks c ON c.account_id = $1 AND c.document_id = of.document_id AND c.position = of.position
+            JOIN documents d ON d.account_id = $1 AND d.id = of.document_id
         ), best AS (
             SELECT * FROM weighed ORDER BY score DESC, document_id, position LIMIT $9
         )
         SELECT ARRAY(SELECT word FROM counted WHERE pieces = 0 AND length(word) >= {SHORTEST_UNKNOWN}
-                AND EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') ORDER BY length(word) DESC, word) AS unknown,
+                AND EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') ORDER BY n) AS unknown,
             (SELECT count(*) FROM counted) AS asked, (SELECT coalesce(sum(weight), 1) FROM sought) AS weight,
             id IS NOT NULL AS is_found, coalesce(document_id, '') AS document_id, coalesce(name, '') AS name,
             coalesce(document_version, 0) AS version, coalesce(id, '') AS chunk_id,

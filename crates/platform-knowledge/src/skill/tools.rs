@@ -74,7 +74,9 @@ impl LoadSkill {
         let (mut left, all) = (MOST_LISTED, listing.files.iter().map(|(path, _)| path.as_str()));
         let files: Vec<&str> =
             all.take_while(|path| left.checked_sub(path.len()).map(|rest| left = rest).is_some()).collect();
-        Ok(json!({"id": id, "name": skill.name, "path": path, "content": content.unwrap_or_default(), "files": files}))
+        let omitted = listing.files.len() - files.len();
+        Ok(json!({"id": id, "name": skill.name, "path": path, "content": content.unwrap_or_default(), "files": files,
+            "filesOmitted": omitted}))
     }
 }
 
