@@ -269,7 +269,7 @@ pub fn remove_abandoned_uploads(dir: &Path, interval: Duration) -> io::Result<()
         let age = written.map(|written| written.elapsed().unwrap_or_default());
         let is_held = || fs::File::open(entry.path()).is_ok_and(|file| is_locked(&file));
         if age.is_ok_and(|age| age > ABANDONED.min(interval)) && !is_held() {
-            fs::remove_dir_all(entry.path())?;
+            if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
         }
     }
     Ok(())

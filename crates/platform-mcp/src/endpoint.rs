@@ -202,10 +202,8 @@ impl PgMcpGateway {
             let read = spawn("read tools", async move { servers.read_if_old(&server, &with).await });
             reading.push(async move {
                 let is_read = matches!(timeout_at(until, read).await, Ok(Ok(true)));
-                if !is_read {
-                    // It is away, refuses the header, or has nothing new.
-                    self.asked.insert(asked, ());
-                }
+                // It may be away, refuse the header, or show no tools.
+                self.asked.insert(asked, ());
                 is_read
             });
         }
