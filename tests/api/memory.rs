@@ -3,13 +3,16 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::join_all;
-use platform_testing::{Script, TestApp, TestDb};
+use platform_testing::{Embeddings, Script, TestApp, TestDb};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{
-    PROGRAM, app, app_with, app_with_model, app_with_model_on, eventually, factor, finished_of, start_of, text,
+use crate::{
+    access::session,
+    support::{
+        PROGRAM, app, app_with, app_with_model, app_with_model_on, eventually, factor, finished_of, start_of, text,
+    },
 };
 
 /// An assistant that remembers; `memory` lays fields over its settings of memory.
@@ -125,6 +128,31 @@ async fn entries_are_kept_in_order_superseded_put_aside_and_never_come_back_unde
     assert_eq!((&off["enabled"], &off["bucket"], &off["entries"]), (&json!(false), &json!({}), &json!([])));
     assert!(off.get("revision").is_none(), "{off}");
     assert_eq!(app.post(core, json!({"content": "x"})).await.error(), "CONFLICT");
+    assert_eq!(app.patch(&entry(1), json!({"content": "x"})).await.error(), "CONFLICT");
+    assert_eq!(app.delete(&entry(1)).await.error(), "CONFLICT");
+}
+
+#[tokio::test]
+async fn what_stands_in_place_of_an_entry_is_as_it_was_and_an_end_user_who_is_deleted_is_forgotten_alone() {
+    let app = app().await;
+    assistant(&app, "m", json!({"scope": "subtenant"})).await;
+    let core = |user: &str| format!("/memory/assistants/m/core?tenantId=acme&subtenantId={user}");
+    let ann = session(&app, json!({"tenantId": "acme", "subtenantId": "ann"})).await;
+    session(&app, json!({"tenantId": "acme", "subtenantId": "bob"})).await;
+    let made = json!({"content": "Never discuss prices", "section": "instructions", "pinned": true, "readOnly": true});
+    let made = app.post(&core("ann"), made).await.body["entry"].clone();
+    let path = |id: &Value| format!("/memory/assistants/m/core/{id}?tenantId=acme&subtenantId=ann");
+    let newer = app.patch(&path(&made["id"]), json!({"content": "Never discuss costs"})).await.body;
+    for field in ["section", "pinned", "readOnly", "source"] {
+        assert_eq!(newer[field], made[field], "{field}: {newer}");
+    }
+    assert_eq!((&newer["supersedes"], &newer["content"]), (&made["id"], &json!("Never discuss costs")));
+    let own = app.anonymous(Method::PATCH, &format!("/v1{}", path(&newer["id"]))).bearer_auth(&ann);
+    assert_eq!(app.send(own.json(&json!({"content": "Discuss costs"}))).await.error(), "ENTRY_READ_ONLY");
+    app.post(&core("bob"), json!({"content": "Likes tea"})).await;
+    assert_eq!(app.delete("/tenants/acme/subtenants/ann").await.status, StatusCode::OK);
+    assert_eq!(app.get(&core("ann")).await.body["entries"], json!([]));
+    assert_eq!(contents(&app.get(&core("bob")).await.body), ["Likes tea"]);
 }
 
 #[tokio::test]
@@ -386,6 +414,19 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     assert_eq!(found["messageUid"], calling.expect("a call")["uid"]);
     assert!(found["toolCallId"].is_string() && found["turns"].to_string().contains("Mitzi"), "{found}");
     assert!(!searched.to_string().contains("canary"), "{searched}");
+
+    // By meaning among many, and by words while nobody makes vectors.
+    tell(&app, "m", &who("eve"), "My holidays were in Rome").await;
+    for n in 0..20 {
+        tell(&app, "m", &who("eve"), &format!("Number {n} of something else")).await;
+    }
+    let search = async |query: &str| {
+        let told = tell(&app, "m", &who("eve"), &format!("/tool search_memory {{\"query\": \"{query}\"}}")).await;
+        told["recalledMemories"].to_string()
+    };
+    assert!(search("vacation").await.contains("in Rome"));
+    model.embeddings(Embeddings::Refused(500));
+    assert!(search("Rome").await.contains("in Rome"));
 
     // A chat that is deleted is gone from there at once.
     let uid = text(&old["chatUID"]);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     access::session,
-    support::{PROGRAM, app, app_with, eventually, text},
+    support::{PROGRAM, app, app_with, eventually, finished_of, text},
     uploads::upload,
 };
 
@@ -96,6 +96,14 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
         let stolen = app.send(stolen.json(&json!({"transcriptId": transcript["transcriptId"]}))).await;
         assert!(stolen.status.is_client_error(), "{user} of {tenant}: {}", stolen.body);
         assert!(!stolen.body.to_string().contains("Hello there"), "{}", stolen.body);
+        let other = session(&app, json!({"tenantId": tenant, "subtenantId": user})).await;
+        let stolen = app.anonymous(Method::POST, "/v1/speech-to-text").bearer_auth(other);
+        let stolen = app.send(stolen.json(&json!({"audioUrl": transcript["audioUrl"]}))).await;
+        assert_eq!(stolen.error(), "FILE_NOT_FOUND", "{user} of {tenant}");
+        let read = session(&app, json!({"tenantId": tenant, "subtenantId": user})).await;
+        let read =
+            app.anonymous(Method::GET, &format!("/v1/whisper/{}", text(&transcript["transcriptId"]))).bearer_auth(read);
+        assert_eq!(app.send(read).await.error(), "NOT_OWNER", "{user} of {tenant}");
     }
     let chat = app.get("/assistants/widget/chats/voice").await.body;
     let message = &chat["chatContent"][0];
@@ -122,6 +130,13 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
     assert_eq!(app.send(as_own(Method::POST, "/assistants/widget/messages").json(&again)).await.status, StatusCode::OK);
     let usage = app.get("/assistants/widget/chats/voice").await.body["tokenUsage"].clone();
     assert_eq!(usage["secondaryByOperation"]["transcription"]["calls"], 1, "{usage}");
+    // Whoever changes the text before it is said says what they wrote.
+    let edited = json!({"message": "Hello, Ann.", "transcriptId": transcript["transcriptId"], "chatUid": "edited"});
+    let sent = app.send(as_own(Method::POST, "/assistants/widget/messages?async=true").json(&edited)).await;
+    assert!(sent.status.is_success(), "{}", sent.body);
+    let said = finished_of(&app, "widget", "edited").await["chatContent"][0].clone();
+    assert_eq!((&said["content"]["message"], &said["contentSource"]), (&json!("Hello, Ann."), &json!("dictation")));
+    assert_eq!(said["transcriptId"], transcript["transcriptId"]);
     let missing = json!({"transcriptId": "none"});
     assert_eq!(app.post("/assistants/default/messages", missing).await.error(), "TRANSCRIPT_NOT_FOUND");
     assert_eq!(app.get("/speech-to-text/none").await.error(), "TRANSCRIPT_NOT_FOUND");
@@ -146,6 +161,13 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
         assert_eq!(model.recorded().last().expect("a call").body["language"], "en", "{kind}");
     }
     let calls = model.recorded().len();
+    let once = async || {
+        let request = app.request(Method::POST, "/whisper").header("Idempotency-Key", "heard");
+        app.send(request.multipart(recording(WAV))).await.body["transcriptId"].clone()
+    };
+    assert_eq!(once().await, once().await);
+    assert_eq!(model.recorded().len(), calls + 1, "who asks again is told again");
+    let calls = calls + 1;
     let large = Part::bytes([WAV, &vec![0; 25 << 20]].concat()).file_name("recording.wav");
     for (form, status, code) in [
         (Form::new().part("audio", large), 413, "PAYLOAD_TOO_LARGE"),
