@@ -69,7 +69,7 @@ async fn each_tool_of_the_built_in_products_sends_all_that_it_is_given_and_reads
 
 #[tokio::test]
 async fn a_product_that_refuses_a_credential_with_200_breaks_the_connection_and_an_address_of_anybody_breaks_none() {
-    let (app, server, _) = products("refusals", &[]).await;
+    let (app, server, _) = products("products-refuse", &[]).await;
     server.tell(200, json!({"ok": true}));
     let slack = connected(&app, "slack").await;
     let call = async |of: &str, tool: &str, parameters: Value| {

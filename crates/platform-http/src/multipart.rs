@@ -260,8 +260,8 @@ fn unwritten(error: &io::Error) -> Error {
     Error::new(Code::SERVICE_UNAVAILABLE, "What was uploaded could not be stored; try again shortly.").retry_after(5)
 }
 
-/// Removes what requests left behind that were broken off with their process, never what one holds; `interval`: when it is looked again, which
-/// is how long they are left alone if that is less than a quarter of an hour (contract 07).
+/// Removes what requests left behind that were broken off with their process, never what one holds; `interval`: when it
+/// is looked again, which is how long they are left alone if that is less than a quarter of an hour (contract 07).
 pub fn remove_abandoned_uploads(dir: &Path, interval: Duration) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
