@@ -5,6 +5,7 @@ use aws_lc_rs::rand;
 use bytes::{Bytes, BytesMut};
 use diesel_async::AsyncConnection;
 use futures_util::TryStreamExt;
+use moka::sync::Cache;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use platform_core::{AccountId, Clock, Code, Error, Id, Owner, Page, Result, Timestamp, millis, run_blocking};
 use platform_db::{Conn, Db, Idempotency};
@@ -21,6 +22,9 @@ use crate::{
 
 /// Bytes without a record that are younger may get one yet.
 const SETTLES: Duration = Duration::from_mins(15);
+/// Those that this process has stored are left alone for so long, however often it is swept.
+const STORING: Duration = Duration::from_mins(2);
+const MOST_STORING: u64 = 100_000;
 /// Files that one step of a sweep looks at.
 const BATCH: usize = 500;
 /// Accounts whose use of the store is told.
@@ -80,11 +84,14 @@ pub struct PgFileService {
     public_url: String,
     /// Bytes that an end user may keep; 0 = no bound.
     end_user_bytes: u64,
+    /// Ids of bytes that were stored just now: their records may still be on their way.
+    storing: Cache<String, ()>,
 }
 impl PgFileService {
     /// `public_url`: what download addresses begin with.
     pub fn new(db: &Db, clock: Arc<dyn Clock>, store: Store, public_url: &str) -> Self {
-        Self { db: db.clone(), clock, store, public_url: public_url.to_owned(), end_user_bytes: 0 }
+        let storing = Cache::builder().time_to_live(STORING).max_capacity(MOST_STORING).build();
+        Self { db: db.clone(), clock, store, public_url: public_url.to_owned(), end_user_bytes: 0, storing }
     }
 
     /// Keeps so many bytes of an end user; 0 = no bound.
@@ -157,6 +164,7 @@ impl PgFileService {
         let mime_type = media_type(&name, "", &head);
         let file_type = type_of_media(&mime_type).or_else(|| type_of_name(&name)).unwrap_or("other");
         let (id, now) = (String::from(Id::<UploadedFile>::generate()), self.clock.now());
+        self.storing.insert(id.clone(), ());
         self.store.put(&key(account.as_str(), &id), content).await?;
         Ok(StoredBytes(FileRow {
             account_id: account.as_str().to_owned(),
@@ -236,7 +244,7 @@ impl PgFileService {
         let mut removed = 0;
         for (account, ids) in ids {
             let known = repository::known(&mut *self.db.conn().await?, account, &ids).await?;
-            for id in ids.iter().filter(|id| !known.contains(id)) {
+            for id in ids.iter().filter(|id| !known.contains(id) && !self.storing.contains_key(*id)) {
                 self.store.delete(&key(account, id)).await?;
                 removed += 1;
             }

@@ -30,7 +30,7 @@ const MOST_AT_ONCE: i64 = 1 << 20;
 pub struct Graph {
     /// Documents, newest first, at most 5,000.
     pub nodes: Vec<GraphNode>,
-    /// What refers to what: all parts, and with links at most 50,000.
+    /// What refers to what.
     pub edges: Vec<GraphEdge>,
 }
 
