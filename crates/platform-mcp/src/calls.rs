@@ -167,7 +167,7 @@ impl Calling {
                         _ => self.log_in(&server, message).await,
                     },
                     Ok(None) => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
-                    Err(error) => failed(error.code().as_str(), error.message()),
+                    Err(error) => failed_by(&error),
                 }
             }
         };
@@ -337,7 +337,7 @@ impl Calling {
         let with = match self.rights(server).await {
             Ok(Rights::Given(with)) => with,
             Ok(Rights::LogIn(url)) => return Self::connect(server, &url, message),
-            Err(error) => return failed(error.code().as_str(), error.message()),
+            Err(error) => return failed_by(&error),
         };
         let call = McpCall {
             id: ToolCall::new_id(),
@@ -419,10 +419,10 @@ impl Calling {
                     let told = format!("You are logged in to {}; it has {count} tools.", server.name());
                     (Called::Result(text_result(&told, &json!({"tools": count}))), Outcome::Ok, None)
                 }
-                Err(error) => failed(error.code().as_str(), error.message()),
+                Err(error) => failed_by(&error),
             },
             Ok(Rights::LogIn(url)) => Self::connect(server, &url, message),
-            Err(error) => failed(error.code().as_str(), error.message()),
+            Err(error) => failed_by(&error),
         }
     }
 
@@ -454,16 +454,7 @@ impl Calling {
         };
         match answered {
             Ok(result) => (Called::Result(result), Outcome::Ok, None),
-            Err(error) => {
-                let outcome = match error.code().kind() {
-                    ErrorKind::Upstream | ErrorKind::Unavailable | ErrorKind::Internal => Outcome::UpstreamError,
-                    ErrorKind::UpstreamTimeout => Outcome::Timeout,
-                    ErrorKind::Forbidden | ErrorKind::Unauthenticated | ErrorKind::TooMany => Outcome::Denied,
-                    _ => Outcome::ToolError,
-                };
-                let (called, _, code) = failed(error.code().as_str(), error.message());
-                (called, outcome, code)
-            }
+            Err(error) => failed_by(&error),
         }
     }
 
@@ -522,6 +513,18 @@ impl Calling {
 /// Whether a thread goes no further by itself.
 fn is_over(state: ThreadState) -> bool {
     !matches!(state, ThreadState::Queued | ThreadState::Processing)
+}
+
+/// A call that an error of ours ended.
+fn failed_by(error: &Error) -> (Called, Outcome, Option<String>) {
+    let outcome = match error.code().kind() {
+        ErrorKind::Upstream | ErrorKind::Unavailable | ErrorKind::Internal => Outcome::UpstreamError,
+        ErrorKind::UpstreamTimeout => Outcome::Timeout,
+        ErrorKind::Forbidden | ErrorKind::Unauthenticated | ErrorKind::TooMany => Outcome::Denied,
+        _ => Outcome::ToolError,
+    };
+    let (called, _, code) = failed(error.code().as_str(), error.message());
+    (called, outcome, code)
 }
 
 /// A call without a result.

@@ -1,17 +1,19 @@
 //! Requests of apps: whether they are theirs, which event they are, and that event stored.
 
 use std::{
+    slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
 use platform_core::{
     AccountId, Error, Id, Object, Result, Timestamp, hex, millis, parse, run_sized, sha256_hex, without_nul,
 };
-use platform_db::GroupWriter;
+use platform_db::{GroupWriter, Idempotency};
 use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRule, at_path};
 use platform_jobs::{Run, traceparent};
 use platform_vault::{Secret, are_equal, hmac_sha256};
@@ -23,10 +25,10 @@ use serde_json::{
 
 use crate::{
     code,
-    model::Delivery,
+    model::{Delivery, Trigger},
     process::KIND,
     repository::{self, Accepted, NewEvent},
-    service::{OpenTrigger, PgTriggers, TriggerRules},
+    service::{OpenTrigger, PgTriggers, TriggerRules, not_found},
 };
 
 /// Over which bytes are counted.
@@ -74,6 +76,22 @@ impl NewEvent {
             trace: traceparent(),
         }
     }
+
+    /// As it is told before anything came of it.
+    fn shown(&self) -> Delivery {
+        Delivery {
+            id: self.id.clone(),
+            event_id: self.event.clone(),
+            received_at: self.received,
+            outcome: None,
+            thread_id: None,
+            chat_uid: None,
+            duration_ms: None,
+            error: None,
+            attempt: self.attempt,
+            payload: None,
+        }
+    }
 }
 
 /// A payload as PostgreSQL keeps it.
@@ -95,6 +113,29 @@ impl PgTriggers {
             self.jobs.announce();
         }
         Ok(Some(accepted).filter(|accepted| accepted.id.is_some()))
+    }
+
+    /// Stores an event that somebody has carried out, with the answer to whoever repeats that.
+    pub(crate) async fn accept_once(
+        &self,
+        account: &AccountId,
+        trigger: &Id<Trigger>,
+        event: NewEvent,
+        once: Option<&Idempotency>,
+    ) -> Result<Delivery> {
+        self.count_sent(account, event.payload.get().len())?;
+        let mut conn = self.db.fair_conn(account).await?;
+        let accepting = conn.transaction::<_, Error, _>(async |conn| {
+            let accepted = repository::accept(conn, slice::from_ref(&event)).await?.pop();
+            let accepted = accepted.filter(|accepted| accepted.id.is_some()).ok_or_else(|| not_found(trigger))?;
+            let shown = Delivery { outcome: accepted.outcome, ..event.shown() };
+            Idempotency::store_if(once, conn, 202, &shown).await?;
+            Ok(shown)
+        });
+        let shown = accepting.await?;
+        drop(conn);
+        self.jobs.announce();
+        Ok(shown)
     }
 
     /// A request came to an address that we gave out. `TRIGGER_NOT_FOUND`, `UNAUTHENTICATED`.

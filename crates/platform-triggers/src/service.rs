@@ -1,5 +1,4 @@
 use std::{
-    slice,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
@@ -400,44 +399,6 @@ impl PgTriggers {
                     self.jobs.announce_after(wait);
                 }
             }
-        }
-    }
-
-    /// Stores an event that somebody has carried out, with the answer to whoever repeats that.
-    async fn accept_once(
-        &self,
-        account: &AccountId,
-        trigger: &Id<Trigger>,
-        event: NewEvent,
-        once: Option<&Idempotency>,
-    ) -> Result<Delivery> {
-        self.count_sent(account, event.payload.get().len())?;
-        let mut conn = self.db.fair_conn(account).await?;
-        let accepting = conn.transaction::<_, Error, _>(async |conn| {
-            let accepted = repository::accept(conn, slice::from_ref(&event)).await?.pop();
-            let accepted = accepted.filter(|accepted| accepted.id.is_some()).ok_or_else(|| not_found(trigger))?;
-            let shown = Delivery { outcome: accepted.outcome, ..Self::accepted(&event) };
-            Idempotency::store_if(once, conn, 202, &shown).await?;
-            Ok(shown)
-        });
-        let shown = accepting.await?;
-        drop(conn);
-        self.jobs.announce();
-        Ok(shown)
-    }
-
-    fn accepted(event: &NewEvent) -> Delivery {
-        Delivery {
-            id: event.id.clone(),
-            event_id: event.event.clone(),
-            received_at: event.received,
-            outcome: None,
-            thread_id: None,
-            chat_uid: None,
-            duration_ms: None,
-            error: None,
-            attempt: event.attempt,
-            payload: None,
         }
     }
 

@@ -57,11 +57,12 @@ struct Content {
     message: Option<String>,
 }
 
-/// The chats of assistants of this name that are of the one with this id: an earlier one may have had the name.
-static NEWEST: LazyLock<String> = LazyLock::new(|| {
+/// The newest chats of a bucket, as `near`. Those of assistants of this name that are of the one with this id: an earlier
+/// one may have had the name.
+fn near(most: i64) -> String {
     format!(
         "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
-                tenant text, subtenant text, is_of_end_user bool, but text, most bigint)),
+                tenant text, subtenant text, is_of_end_user bool, but text, most bigint, like_words text[])),
             own AS (SELECT identifier, created_ms FROM assistants
                 WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
             near AS (SELECT c.uid, c.created_ms FROM chats c, own
@@ -70,48 +71,52 @@ static NEWEST: LazyLock<String> = LazyLock::new(|| {
                     AND (NOT (SELECT is_of_end_user FROM asked)
                         OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
                     AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
-                ORDER BY c.created_ms DESC LIMIT {MOST_CHATS})
+                ORDER BY c.created_ms DESC LIMIT {most})"
+    )
+}
+
+/// What counts of a message, as [`Body`].
+fn cut() -> String {
+    format!(
+        "json_build_object('content', json_build_object('message', left(body #>> '{{content,message}}', {MOST_SAID})))::text"
+    )
+}
+
+static NEWEST: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "{}
         SELECT near.uid AS chat, m.role, m.body, m.created_ms, m.position FROM near CROSS JOIN LATERAL (
             SELECT position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT} THEN body::text
-                ELSE json_build_object('content', json_build_object(
-                    'message', left(body #>> '{{content,message}}', {MOST_SAID})))::text END AS body FROM messages
+                ELSE {} END AS body FROM messages
             WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid AND role IN ('user', 'assistant')
             ORDER BY position DESC LIMIT {MOST_MESSAGES}) m
-        ORDER BY near.created_ms DESC, near.uid, m.position LIMIT (SELECT most FROM asked)"
+        ORDER BY near.created_ms DESC, near.uid, m.position LIMIT (SELECT most FROM asked)",
+        near(MOST_CHATS),
+        cut(),
     )
 });
 
-/// Messages of these chats that say a word, those that say most of them first, each with the one before and after it.
+/// Messages that say a word, those that say most of them first, each with the one before and after it.
 static SAYING: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
-                tenant text, subtenant text, is_of_end_user bool, but text, like_words text[])),
-            own AS (SELECT identifier, created_ms FROM assistants
-                WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
-            all_chats AS (SELECT c.uid, c.created_ms FROM chats c, own
-                WHERE c.account_id = (SELECT account FROM asked) AND c.archived = ANY('{{false,true}}')
-                    AND c.tenant_id = (SELECT tenant FROM asked) AND c.assistant = own.identifier
-                    AND (NOT (SELECT is_of_end_user FROM asked)
-                        OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
-                    AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
-                ORDER BY c.created_ms DESC LIMIT {MOST_SEARCHED}),
-            said AS (SELECT all_chats.uid, m.position FROM all_chats CROSS JOIN LATERAL (
+        "{},
+            said AS (SELECT near.uid, m.position FROM near CROSS JOIN LATERAL (
                 SELECT position, body FROM messages
-                WHERE account_id = (SELECT account FROM asked) AND conversation = all_chats.uid
+                WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid
                     AND role IN ('user', 'assistant') AND pg_column_size(body) <= {LONGEST_SEARCHED}
                 ORDER BY position DESC LIMIT {MOST_SEARCHED_MESSAGES}) m
                 WHERE body::text ILIKE ANY((SELECT like_words FROM asked)::text[])
                     AND body #>> '{{content,message}}' ILIKE ANY((SELECT like_words FROM asked)::text[])
                 ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word
                         WHERE body #>> '{{content,message}}' ILIKE word) DESC,
-                    all_chats.created_ms DESC, m.position DESC LIMIT {MOST_SAYING})
-        SELECT DISTINCT m.conversation AS chat, m.role, m.created_ms, m.position,
-            json_build_object('content', json_build_object(
-                'message', left(m.body #>> '{{content,message}}', {MOST_SAID})))::text AS body
+                    near.created_ms DESC, m.position DESC LIMIT (SELECT most FROM asked))
+        SELECT DISTINCT m.conversation AS chat, m.role, m.created_ms, m.position, {} AS body
         FROM said JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
             AND m.position BETWEEN said.position - 1 AND said.position + 1
         WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}
-        ORDER BY m.conversation, m.position"
+        ORDER BY m.conversation, m.position",
+        near(MOST_SEARCHED),
+        cut(),
     )
 });
 
@@ -124,19 +129,14 @@ struct Asked<'a> {
     subtenant: Option<&'a str>,
     is_of_end_user: bool,
     but: &'a str,
-    #[serde(flatten)]
-    what: What,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum What {
-    Newest { most: i64 },
-    Saying { like_words: Vec<String> },
+    /// Messages that are found.
+    most: i64,
+    /// Patterns, of which a message is like one.
+    like_words: Vec<String>,
 }
 
 impl<'a> Asked<'a> {
-    fn of(account: &'a AccountId, bucket: &'a MemoryBucket, but: &'a str, what: What) -> Self {
+    fn of(account: &'a AccountId, bucket: &'a MemoryBucket, but: &'a str, most: i64) -> Self {
         Self {
             account: account.as_str(),
             assistant: &bucket.assistant_id,
@@ -144,7 +144,8 @@ impl<'a> Asked<'a> {
             subtenant: bucket.subtenant_id.as_deref(),
             is_of_end_user: bucket.is_of_end_user,
             but,
-            what,
+            most,
+            like_words: Vec::new(),
         }
     }
 }
@@ -162,7 +163,7 @@ impl PgEarlierTurns {
 #[async_trait]
 impl EarlierTurns for PgEarlierTurns {
     async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
-        let asked = Asked::of(account, of, but, What::Newest { most: most.saturating_mul(4) });
+        let asked = Asked::of(account, of, but, most.saturating_mul(4));
         let said = JsonStatement::new(&NEWEST, &[asked])?;
         let conn = self.0.read().await?;
         let said: Vec<Said> = said.load(&mut conn.get()).await?;
@@ -186,7 +187,7 @@ impl EarlierTurns for PgEarlierTurns {
             return Ok(Vec::new());
         }
         let like_words = words.iter().map(|word| containing(word)).collect();
-        let asked = Asked::of(account, of, but, What::Saying { like_words });
+        let asked = Asked { like_words, ..Asked::of(account, of, but, MOST_SAYING) };
         let mut conn = self.0.fair_conn(account).await?;
         let looking = conn.transaction::<_, Error, _>(async |conn| {
             diesel::sql_query(PATIENCE).execute(conn).await?;

@@ -1,0 +1,327 @@
+//! The servers behind the MCP endpoint: whose credentials they get, and what becomes of those that are away or lie.
+
+use platform_testing::{FakeMcpServer, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{app, app_on, called, exposed, listed, modern, names, profile, rpc, set, wrong};
+use crate::support::{eventually, text};
+
+#[tokio::test]
+async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    let shared = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "shared-canary"}});
+    let one = exposed(&app, "one", &mcp, shared).await;
+    let two = exposed(&app, "two", &mcp, json!({"mcpAuthMode": "passthrough"})).await;
+    let servers = json!([{"toolServerId": one}, {"toolServerId": two}]);
+    profile(&app, json!({"name": "default", "servers": servers, "auditPayloads": true})).await;
+    let key = app.key().to_owned();
+    called(&app, &key, "", "one__echo", json!({})).await;
+    let sent = |at: usize| mcp.requests("tools/call")[at].header("authorization").to_owned();
+    assert_eq!(sent(0), "Bearer shared-canary");
+    assert_eq!(wrong(&called(&app, &key, "", "two__echo", json!({})).await), "BAD_REQUEST");
+    for own in ["alice-of-upstream", "bob-of-upstream"] {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "two__echo", "arguments": {"again": own}}});
+        let bearer = format!("Bearer {own}");
+        let request =
+            app.anonymous(Method::POST, "/v1/mcp").bearer_auth(&key).header("X-Upstream-Authorization", bearer);
+        let reply = app.send(request.json(&body)).await;
+        assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
+        assert!(!reply.body.to_string().contains(own), "what is echoed is taken out: {}", reply.body);
+        let audit = app.get("/mcp-gateway/audit").await.body;
+        assert!(!audit.to_string().contains(own), "{audit}");
+    }
+    assert_eq!((sent(1), sent(2)), ("Bearer alice-of-upstream".to_owned(), "Bearer bob-of-upstream".to_owned()));
+    assert!(!mcp.everything().contains(&key), "the caller's own goes nowhere");
+}
+
+#[tokio::test]
+async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    // Its tools are known before it wants a log-in.
+    let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "per_user"})).await;
+    mcp.require_log_in();
+    profile(&app, json!({"name": "default", "visibility": "public", "servers": [{"toolServerId": server}]})).await;
+    let mut tokens = Vec::new();
+    for user in ["u1", "u2"] {
+        let made = app.post("/tenant-sessions", json!({"tenantId": "acme", "subtenantId": user})).await;
+        tokens.push(text(&made.body["token"]));
+    }
+    for (user, token) in ["u1", "u2"].iter().zip(&tokens) {
+        let reply = called(&app, token, "", "s__echo", json!({})).await;
+        assert_eq!(wrong(&reply), "NOT_CONNECTED");
+        let url = text(&reply.body["result"]["structuredContent"]["connectUrl"]);
+        let state = url.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
+        let back = format!("/v1/integrations/callback?state={state}&code=good-{user}");
+        assert_eq!(app.send(app.anonymous(Method::GET, &back)).await.status, StatusCode::OK);
+        let reply = called(&app, token, "", "s__echo", json!({})).await;
+        assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
+        let sent = mcp.requests("tools/call").last().expect("a call").header("authorization").to_owned();
+        assert!(sent.starts_with(&format!("Bearer token-of-{user}-")), "{sent}");
+    }
+    let again = called(&app, &tokens[0], "", "s__echo", json!({})).await;
+    assert!(again.body["result"]["isError"].is_null());
+    let sent = mcp.requests("tools/call").last().expect("a call").header("authorization").to_owned();
+    assert!(sent.starts_with("Bearer token-of-u1-"), "nobody calls as somebody else: {sent}");
+    // A client that can open an address is asked to, instead of being told.
+    let opens = json!({"elicitation": {"url": {}}});
+    let asked = modern(&app, "", "tools/call", json!({"name": "s__echo"}), opens).await.body;
+    let connect = &asked["result"]["inputRequests"]["connect"]["params"];
+    assert_eq!(
+        (&asked["result"]["resultType"], &connect["mode"]),
+        (&json!("input_required"), &json!("url")),
+        "{asked}"
+    );
+    assert!(text(&connect["url"]).contains("state="), "{asked}");
+    // A server at another address gets none of these tokens.
+    let moved = FakeMcpServer::start();
+    app.patch(&format!("/tool-servers/{server}"), json!({"url": moved.url()})).await;
+    let reply = called(&app, &tokens[0], "", "s__echo", json!({})).await;
+    assert_eq!(reply.body["result"]["isError"], true, "{}", reply.body);
+    assert!(!moved.everything().contains("token-of-u1"), "{}", moved.everything());
+    assert!(tokens.iter().all(|token| !mcp.everything().contains(token)), "a caller's own goes nowhere");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_are_refused() {
+    let db = TestDb::new().await;
+    let app = app_on(&db, &[("PLATFORM_CORS_ORIGINS", "https://good.example")]);
+    let mcp = FakeMcpServer::start();
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let health = async || text(&app.get("/mcp-gateway/servers").await.body["items"][0]["health"]);
+    assert_eq!(health().await, "ok");
+    mcp.be_away(true);
+    let tried = app.post(&format!("/tool-servers/{server}/tools/echo/test"), json!({"parameters": {}})).await.body;
+    assert_eq!(tried["success"], false, "{tried}");
+    eventually("a call that it does not answer is noted", async || (health().await == "degraded").then_some(())).await;
+    eventually("it is asked when it is used", async || (health().await == "down").then_some(())).await;
+    let refreshed = app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    assert_eq!(refreshed.error(), "UPSTREAM_ERROR");
+    let shown = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
+    assert_eq!(shown["result"]["tools"][0]["_meta"]["stale"], true, "{shown}");
+    assert_eq!(wrong(&called(&app, app.key(), "", "s__echo", json!({})).await), "UPSTREAM_ERROR");
+    let servers = app.get("/mcp-gateway/servers").await.body;
+    assert_eq!((&servers["items"][0]["health"], &servers["items"][0]["toolCount"]), (&json!("down"), &json!(1)));
+    let audit = app.get("/mcp-gateway/audit?outcome=upstream_error").await.body;
+    assert_eq!(audit["total"], 1, "{audit}");
+    let later = async |minutes: i64| {
+        let ago = format!("UPDATE tool_servers SET down_since_ms = down_since_ms - {}", minutes * 60_000);
+        db.run(&ago).await;
+        let started = app_on(&db, &[]);
+        listed(&started, started.key(), "").await
+    };
+    assert_eq!(later(9).await, set(&["s__echo"]), "a process that was started since shows them as long as others do");
+    assert_eq!(later(2).await, set(&[]), "and no longer");
+    mcp.be_away(false);
+    eventually("it is asked again soon, by itself", async || {
+        let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
+        listed["result"]["tools"][0].get("_meta").is_none().then_some(())
+    })
+    .await;
+    assert_eq!(health().await, "ok");
+    let object = json!({"type": "object"});
+    mcp.describe(json!([{"name": "echo", "title": "Echo", "description": "Does echo", "inputSchema": object,
+        "outputSchema": {"type": "object", "title": "What was said"}}]));
+    app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    let on = json!({"tools": [{"name": "s__echo", "enabled": true}]});
+    app.send(app.request(Method::PUT, &format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]))).json(&on)).await;
+    let tool = rpc(&app, app.key(), "", "tools/list", json!({})).await.body["result"]["tools"][0].clone();
+    assert_eq!((&tool["title"], &tool["outputSchema"]["title"]), (&json!("Echo"), &json!("What was said")), "{tool}");
+    let from = async |origin: &str| {
+        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("origin", origin);
+        app.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))).await.status
+    };
+    assert_eq!(from("https://evil.example").await, StatusCode::FORBIDDEN);
+    assert_eq!((from("https://good.example").await, from(app.url()).await), (StatusCode::OK, StatusCode::OK));
+}
+
+#[tokio::test]
+async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody_elses_list() {
+    let (app, liar, honest) = (app().await, FakeMcpServer::start(), FakeMcpServer::start());
+    liar.set_tools(&["stranger", "swapped", "endless", "huge", "page", "hang"]);
+    let first = exposed(&app, "liar", &liar, json!({"timeoutMs": 1000})).await;
+    let second = exposed(&app, "honest", &honest, json!({})).await;
+    let servers = json!([{"toolServerId": first}, {"toolServerId": second}]);
+    profile(&app, json!({"name": "default", "newToolPolicy": "enabled", "servers": servers})).await;
+    let key = app.key().to_owned();
+    let lies = [
+        ("stranger", "UPSTREAM_ERROR"),
+        ("swapped", "UPSTREAM_ERROR"),
+        ("swapped", "UPSTREAM_ERROR"),
+        ("endless", "UPSTREAM_TIMEOUT"),
+        ("hang", "UPSTREAM_TIMEOUT"),
+        ("huge", "RESPONSE_TOO_LARGE"),
+        ("page", "UPSTREAM_ERROR"),
+    ];
+    let calls = lies.map(|(name, code)| {
+        let (app, key) = (&app, &key);
+        async move { (code, wrong(&called(app, key, "", &format!("liar__{name}"), json!({})).await)) }
+    });
+    for (expected, code) in futures_util::future::join_all(calls).await {
+        assert_eq!(code, expected);
+    }
+    assert!(called(&app, &key, "", "honest__echo", json!({})).await.body["result"]["isError"].is_null());
+    let late = app.get("/mcp-gateway/audit?outcome=timeout").await.body;
+    assert_eq!(late["total"], 2, "{late}");
+    assert!(late["items"][0]["durationMs"].as_i64().is_some_and(|took| took >= 1000), "{late}");
+
+    // A list that cannot be read leaves the one that was there.
+    let object = json!({"type": "object"});
+    let tool = |name: &str, schema: &Value| json!({"name": name, "description": "Does it", "inputSchema": schema});
+    let bomb = (0..200).fold(object.clone(), |of, _| json!({"type": "object", "properties": {"a": of}}));
+    let refresh = format!("/mcp-gateway/servers/{first}/refresh");
+    let before = listed(&app, &key, "").await;
+    for lie in
+        [json!([tool("deep", &bomb)]), json!([tool("text", &json!("no schema"))]), json!([{"description": "x"}, 7])]
+    {
+        liar.describe(lie);
+        assert_eq!(app.post(&refresh, json!({})).await.error(), "UPSTREAM_ERROR");
+        assert_eq!(listed(&app, &key, "").await, before);
+    }
+    // Names are its own, whatever it writes into them, and what is too long is left out.
+    liar.describe(json!([
+        tool("echo", &object), tool("echo", &json!({"type": "object", "title": "again"})), tool("honest__echo", &object),
+        tool(&"n".repeat(5000), &object), tool("line\nbreak", &object), tool("", &object),
+        {"name": "said", "description": "x".repeat(2 << 20), "inputSchema": object},
+    ]));
+    assert_eq!(app.post(&refresh, json!({})).await.body["health"], "ok");
+    let mut left = listed(&app, &key, "").await;
+    for name in ["honest__echo", "liar__echo", "liar__honest__echo"] {
+        assert!(left.remove(name), "{name}");
+    }
+    let is_fit = |name: &String| name.starts_with("liar__") && name.len() <= 64 && !name.contains('\n');
+    assert!(left.len() == 2 && left.iter().all(is_fit), "{left:?}");
+    called(&app, &key, "", "honest__echo", json!({})).await;
+    assert_eq!(honest.requests("tools/call").len(), 2);
+}
+
+#[tokio::test]
+async fn the_tools_of_a_server_that_lets_nobody_look_are_there_once_somebody_has_logged_in() {
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    let app = app_on(&db, &[]);
+    mcp.require_log_in();
+    mcp.be_modern();
+    let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "per_user"})).await;
+    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let key = app.key().to_owned();
+    assert_eq!(listed(&app, &key, "").await, set(&["s__log_in"]));
+    let reply = called(&app, &key, "", "s__log_in", json!({})).await;
+    assert_eq!(wrong(&reply), "NOT_CONNECTED");
+    let url = text(&reply.body["result"]["structuredContent"]["connectUrl"]);
+    let again = called(&app, &key, "", "s__log_in", json!({})).await;
+    assert_eq!(again.body["result"]["structuredContent"]["connectUrl"], json!(url), "one log-in is under way");
+    assert_eq!(mcp.requests("tools/list").len(), 0, "nobody was let in yet");
+    let state = url.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
+    let back = format!("/v1/integrations/callback?state={state}&code=good-ann");
+    assert_eq!(app.send(app.anonymous(Method::GET, &back)).await.status, StatusCode::OK);
+    let reply = called(&app, &key, "", "s__log_in", json!({})).await;
+    assert_eq!(reply.body["result"]["structuredContent"]["tools"], 1, "{}", reply.body);
+    assert_eq!(listed(&app, &key, "").await, set(&["s__echo"]));
+    assert!(called(&app, &key, "", "s__echo", json!({})).await.body["result"]["isError"].is_null());
+    // What was put in unseen is seen from now on, also what changes: over the connection of who is logged in, when the
+    // server tells of it, and when the list is old.
+    let told = |what: &str| json!([{"name": "echo", "description": what, "inputSchema": {"type": "object"}}]);
+    eventually("it listens over that connection", async || (mcp.listeners() == 1).then_some(())).await;
+    mcp.describe(told("Other"));
+    eventually("it is new", async || (listed(&app, &key, "").await == set(&[])).then_some(())).await;
+    let tools = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
+    let on = json!({"tools": [{"name": "s__echo", "enabled": true}]});
+    app.send(app.request(Method::PUT, &tools).json(&on)).await;
+    assert_eq!(listed(&app, &key, "").await, set(&["s__echo"]));
+    db.run("UPDATE tool_servers SET refreshed_ms = 0").await;
+    let second = app_on(&db, &[]);
+    mcp.be_quiet();
+    mcp.describe(told("Another"));
+    assert!(called(&second, &key, "", "s__echo", json!({})).await.body["result"]["isError"].is_null());
+    eventually("it is new again", async || (listed(&app, &key, "").await == set(&[])).then_some(())).await;
+    let servers = app.get("/mcp-gateway/servers").await.body;
+    assert_eq!(servers["items"][0]["health"], "ok", "who wants each caller's own is not down: {servers}");
+}
+
+#[tokio::test]
+async fn the_tools_of_a_server_that_wants_each_callers_header_are_listed_with_it() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.require_log_in();
+    let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "passthrough"})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let with = async |header: &str, method: &str, params: Value| {
+        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        app.send(request.header("X-Upstream-Authorization", header).json(&body)).await
+    };
+    assert_eq!(names(&with("Bearer wrong", "tools/list", json!({})).await), set(&[]));
+    let tries = || mcp.everything().matches("Bearer wrong").count();
+    let before = tries();
+    for _ in 0..3 {
+        with("Bearer wrong", "tools/list", json!({})).await;
+    }
+    assert!(before > 0 && tries() == before, "who refuses a header is left alone for a while");
+    assert_eq!(names(&with("Bearer token-of-ann", "tools/list", json!({})).await), set(&["s__echo"]));
+    assert_eq!(listed(&app, app.key(), "").await, set(&["s__echo"]), "they are known from then on");
+    let reply = with("Bearer token-of-bob", "tools/call", json!({"name": "s__echo"})).await;
+    assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
+    let sent = mcp.requests("tools/call")[0].header("authorization").to_owned();
+    assert_eq!(sent, "Bearer token-of-bob");
+    let without = called(&app, app.key(), "", "s__echo", json!({})).await;
+    assert_eq!(wrong(&without), "BAD_REQUEST");
+    let noted = async || {
+        let rows = app.get("/mcp-gateway/audit?outcome=tool_error").await.body;
+        (rows["total"] == 1 && rows["items"][0]["errorCode"] == "BAD_REQUEST").then_some(())
+    };
+    eventually("it is the caller's mistake, not the server's", noted).await;
+}
+
+#[tokio::test]
+async fn calls_at_once_share_a_connection_and_one_that_breaks_off_is_made_again_where_it_does_no_harm() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    let tool =
+        |name: &str, hints: Value| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": hints});
+    mcp.describe(json!([
+        tool("echo", json!({})),
+        tool("broken", json!({})),
+        tool("read_broken", json!({"readOnlyHint": true}))
+    ]));
+    let jwt = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "first"}});
+    let server = exposed(&app, "s", &mcp, jwt).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let (key, before) = (app.key().to_owned(), mcp.requests("initialize").len());
+    let other = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "second"}});
+    assert_eq!(app.patch(&format!("/tool-servers/{server}"), other).await.status, StatusCode::OK);
+    let calls = (0..20).map(|_| called(&app, &key, "", "s__echo", json!({})));
+    let replies = futures_util::future::join_all(calls).await;
+    assert!(replies.iter().all(|reply| reply.body["result"]["isError"].is_null()));
+    assert_eq!(mcp.requests("initialize").len() - before, 1, "one connection");
+    let calls = |name: &str| {
+        let made = mcp.requests("tools/call");
+        made.iter().filter(|call| call.json()["params"]["name"] == name).count()
+    };
+    let reply = called(&app, &key, "", "s__read_broken", json!({})).await;
+    assert!(reply.body["result"]["isError"].is_null() && calls("read_broken") == 2, "{}", reply.body);
+    assert_eq!(wrong(&called(&app, &key, "", "s__broken", json!({})).await), "UPSTREAM_ERROR");
+    assert_eq!(calls("broken"), 1, "it may have been done");
+}
+
+#[tokio::test]
+async fn who_goes_away_in_the_middle_of_a_call_takes_it_back() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.set_tools(&["hang"]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "s__hang"}});
+    let call = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).json(&body).send();
+    let asked = eventually("it is asked", async || mcp.requests("tools/call").pop());
+    let asked = tokio::select! {
+        asked = asked => asked,
+        reply = call => panic!("it has no answer: {reply:?}"),
+    };
+    let cancelled = eventually("it is cancelled", async || mcp.requests("notifications/cancelled").pop()).await;
+    assert_eq!(cancelled.json()["params"]["requestId"], asked.json()["id"]);
+    let row = eventually("it is a row", async || {
+        let rows = app.get("/mcp-gateway/audit?outcome=upstream_error").await.body;
+        (rows["total"] == 1).then(|| rows["items"][0].clone())
+    })
+    .await;
+    assert_eq!(row["errorCode"], "CANCELLED", "{row}");
+}
