@@ -15,7 +15,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
     documents::indexed,
-    support::{app, text},
+    support::{app, eventually, text},
 };
 
 /// Uploads a document; the answer.
@@ -159,12 +159,17 @@ async fn a_text_that_somebody_emptied_is_not_read_from_its_file_again() {
     let app = app().await;
     let made = upload(&app, "plan.md", b"The secret plan".to_vec(), &[]).await;
     let path = format!("/documents/{}", text(&made.body["_id"]));
-    indexed(&app, &text(&made.body["_id"])).await;
+    let summary = async || {
+        let summary = indexed(&app, &text(&made.body["_id"])).await["summary"].clone();
+        (summary != "").then_some(())
+    };
+    eventually("its summary", summary).await;
     assert_eq!(app.patch(&path, json!({"markdownContent": ""})).await.body["currentVersion"], 2);
     let is_empty = async |version: i64| {
         let document = indexed(&app, &text(&made.body["_id"])).await;
         let seen = (&document["status"], &document["markdownContent"], &document["currentVersion"]);
         assert_eq!(seen, (&json!("ready"), &json!(""), &json!(version)), "{document}");
+        assert_eq!(document["summary"], "", "{document}");
     };
     is_empty(2).await;
     assert_eq!(app.post(&format!("{path}/reindex"), json!({})).await.status, StatusCode::ACCEPTED);

@@ -244,6 +244,34 @@ async fn folders_hold_documents_and_take_them_along() {
         let content = &list["documents"][0]["markdownContent"];
         assert_eq!(content.is_string(), query.contains("includeContent"), "{query}: {list}");
     }
+    app.patch(&format!("/documents/{id}"), json!({"tags": ["a", "c"]})).await;
+    for (tags, total) in [("a", 1), ("a,b", 1), ("b,c", 1), ("b", 0)] {
+        assert_eq!(app.get(&format!("/documents?tags={tags}")).await.body["total"], total, "{tags}");
+    }
+    let skill = document(&app, "How", "so", json!({"isSkill": true})).await;
+    for (query, name) in [("isSkill=true", "How"), ("isSkill=false", "In it")] {
+        assert_eq!(
+            names(app.get(&format!("/documents?{query}")).await.body["documents"].as_array().expect("some")),
+            [name]
+        );
+    }
+    // All of a folder or a project is indexed anew, and nothing else.
+    indexed(&app, &skill).await;
+    for (which, queued) in [
+        (json!({"folderId": top}), 1),
+        (json!({"projectId": elsewhere}), 1),
+        (json!({"projectId": project}), 0),
+        (json!({"status": "failed"}), 0),
+    ] {
+        let again = app.post("/documents/reindex", which.clone()).await;
+        assert_eq!((again.status, &again.body), (StatusCode::ACCEPTED, &json!({"queued": queued})), "{which}");
+        indexed(&app, &id).await;
+    }
+    assert_eq!(app.post("/documents/reindex", json!({"folderId": "nobody's"})).await.error(), "FOLDER_NOT_FOUND");
+    let both = json!({"folderId": top, "projectId": elsewhere});
+    for wrong in [json!({}), both, json!({"status": "ready"})] {
+        assert_eq!(app.post("/documents/reindex", wrong.clone()).await.error(), "VALIDATION_ERROR", "{wrong}");
+    }
     // A folder that goes leaves what lay in it where it lay, or takes it along.
     assert_eq!(app.delete(&format!("/document-folders/{below}")).await.body, json!({"success": true}));
     assert_eq!(app.get(&format!("/documents/{id}")).await.body["folderId"], json!(top));
@@ -376,7 +404,9 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     let top = folder(&app, "Top", json!({})).await;
     let secret = document(&app, "Secret", "# Salaries\n\nThe password of the safe is swordfish.", json!({})).await;
     let handbook = document(&app, "Handbook", HANDBOOK, json!({})).await;
-    let plan = document(&app, "Plan", "# Safe\n\nThe safe is opened on Mondays.", json!({"folderId": top})).await;
+    // A folder that is attached brings all that lies below it.
+    let below = folder(&app, "Below", json!({"parentFolderId": top})).await;
+    let plan = document(&app, "Plan", "# Safe\n\nThe safe is opened on Mondays.", json!({"folderId": below})).await;
     for id in [&secret, &handbook, &plan] {
         indexed(&app, id).await;
     }
@@ -409,6 +439,16 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     let before = text_of(&messages[at - 1]);
     assert!(before.contains("[Handbook, version 1, Handbook > Keys]") && before.contains("ninety days"), "{before}");
     assert!(!before.contains("swordfish"));
+    // No more passages than it wants, and none that does not fit.
+    for (limit, most, passages) in [(2, 500, 2), (1, 500, 1), (20, 100, 1)] {
+        let recall = json!({"knowledgeRecall": {"enabled": true, "limit": limit, "maxTokens": most}});
+        app.patch("/assistants/s", recall).await;
+        model.script([Script::words(&["ok"])]);
+        let question = "When do keys rotate, and on which day is the safe opened?";
+        app.post("/assistants/s/messages", json!({"message": question, "skipSummarization": true})).await;
+        let asked = model.recorded().last().expect("a request").body.to_string();
+        assert_eq!(asked.matches(", version 1, ").count(), passages, "{limit} {most}: {asked}");
+    }
     for wrong in [json!({"limit": 21}), json!({"maxTokens": 99})] {
         assert_eq!(app.patch("/assistants/s", json!({"knowledgeRecall": wrong})).await.error(), "VALIDATION_ERROR");
     }
@@ -471,6 +511,13 @@ async fn an_end_user_and_who_is_connected_to_an_environment_find_what_is_attache
     assert_eq!(moved.status, StatusCode::OK, "{}", moved.body);
     let found = called(&app, &model, "e", "search_knowledge", query).await;
     assert!(!found.to_string().contains("swordfish") && found.to_string().contains("Mondays"), "{found}");
+    let skill = json!({"isSkill": true});
+    let skill = document(&app, "Opening safes", "Turn it left three times.", skill).await;
+    let wrong = json!({"knowledgeSkills": [{"id": skill, "type": "folder"}]});
+    assert_eq!(app.patch(&path, wrong).await.error(), "INVALID_SKILLS");
+    app.patch(&path, json!({"knowledgeSkills": [{"id": skill, "type": "document"}]})).await;
+    let loaded = called(&app, &model, "e", "load_skill", json!({"id": skill})).await;
+    assert_eq!(loaded["content"], "Turn it left three times.", "{loaded}");
 }
 
 #[tokio::test]

@@ -149,7 +149,24 @@ async fn tools_of_many_servers_are_one_list_and_a_call_goes_to_the_server_that_h
     assert_eq!(calls["total"], 8, "{calls}");
     assert_eq!(outcomes.iter().filter(|outcome| *outcome == "denied").count(), 4, "{outcomes:?}");
     assert_eq!(outcomes.iter().filter(|outcome| *outcome == "tool_error").count(), 1, "{outcomes:?}");
-    assert!(calls["items"][0].get("arguments").is_none(), "payloads only where the profile says so");
+    let failed = app.get("/mcp-gateway/audit?outcome=tool_error").await.body["items"][0].clone();
+    let first_key = text(&app.get("/api-keys").await.body["items"][0]["_id"]);
+    for (field, value) in [
+        ("subject", json!(format!("key:{first_key}"))),
+        ("profileId", made["_id"].clone()),
+        ("toolServerId", json!(first)),
+        ("toolName", json!("first__fail")),
+    ] {
+        assert_eq!(failed[field], value, "{failed}");
+    }
+    for number in ["timestampMs", "durationMs", "requestBytes", "responseBytes"] {
+        assert!(failed[number].is_u64(), "{number}: {failed}");
+    }
+    for row in calls["items"].as_array().expect("rows") {
+        let denied = row["outcome"] == "denied";
+        assert_eq!(row["errorCode"].is_string(), denied, "{row}");
+        assert!(row.get("arguments").is_none() && row.get("result").is_none(), "only where the profile says so: {row}");
+    }
     let of_server = app.get(&format!("/mcp-gateway/audit?toolServerId={first}&outcome=ok")).await.body;
     assert_eq!(of_server["total"], 2, "{of_server}");
     let servers = app.get("/mcp-gateway/servers").await.body;
@@ -688,7 +705,9 @@ async fn what_was_denied_under_one_name_is_denied_under_another_and_goes_with_it
     let (app, mcp) = (app().await, FakeMcpServer::start());
     mcp.set_tools(&["wipe", "look at/it"]);
     let server = exposed(&app, "s", &mcp, json!({})).await;
-    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    // Whatever its name, the only one that somebody was granted is the one without a name in the address.
+    let made = profile(&app, json!({"name": "only", "servers": [{"toolServerId": server}]})).await;
+    profile(&app, json!({"name": "default", "visibility": "public"})).await;
     let grant = json!({"profileId": made["_id"], "subjectType": "tenant", "subject": "acme", "toolPolicy": "deny",
         "tools": ["s__wipe"]});
     assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);

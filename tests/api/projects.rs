@@ -98,10 +98,15 @@ async fn a_project_is_made_found_by_either_name_changed_and_archived() {
         ("/assistants", json!({"name": "n", "projectId": shop})),
         ("/agents", json!({"name": "n", "projectId": shop})),
         ("/tool-servers", json!({"name": "n", "url": "https://a.example", "projectId": shop})),
+        ("/documents", json!({"name": "n", "markdownContent": "n", "projectId": shop})),
+        ("/document-folders", json!({"name": "n", "projectId": shop})),
+        ("/skills/scaffold", json!({"name": "n", "projectId": shop})),
     ] {
         let refused = app.post(path, body.clone()).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::CONFLICT, "PROJECT_ARCHIVED"), "{path}");
-        let lost = app.post(path, json!({"name": "n", "url": "https://a.example", "projectId": "none"})).await;
+        let mut lost = body.clone();
+        lost["projectId"] = "none".into();
+        let lost = app.post(path, lost).await;
         assert_eq!((lost.status, lost.error()), (StatusCode::NOT_FOUND, "PROJECT_NOT_FOUND"), "{path}");
     }
     assert_eq!(app.post(&format!("/tool-servers/{server}/clone"), json!({})).await.error(), "PROJECT_ARCHIVED");

@@ -41,14 +41,16 @@ async fn a_skill_folder_of_another_product_is_imported_and_leaves_as_it_came() {
     let skill = &made.body["skill"];
     assert_eq!((&skill["name"], &skill["type"]), (&json!("code-review"), &json!("folder")));
     assert_eq!(skill["description"], "Reviews changes: finds what is wrong");
-    assert_eq!(made.body["skipped"], json!(["assets/logo.png"]));
     let id = text(&skill["id"]);
     assert_eq!(made.body["folder"]["_id"], json!(id));
     let tree = app.get(&format!("/documents/skills/{id}/tree?type=folder")).await.body;
     let paths: Vec<_> = tree["files"].as_array().expect("files").iter().map(|file| file["path"].clone()).collect();
-    assert_eq!(paths, [json!("SKILL.md"), json!("references/style.md"), json!("scripts/run.py")]);
+    assert_eq!(paths, ["SKILL.md", "assets/logo.png", "references/style.md", "scripts/run.py"].map(|path| json!(path)));
+    let logo =
+        json!({"path": "assets/logo.png", "content": "iVBORw0KGgoA", "encoding": "base64", "fileType": "binary"});
+    assert_eq!(tree["files"][1], logo);
     assert_eq!((&tree["files"][0]["content"], &tree["version"]), (&json!(REVIEW), &skill["version"]));
-    assert_eq!(tree["files"][2]["content"], "print('hi')\n");
+    assert_eq!((&tree["files"][3]["content"], tree["files"][3].get("encoding")), (&json!("print('hi')\n"), None));
     let version = tree["version"].as_str().expect("a version");
     assert!(version.len() == 16 && version.bytes().all(|b| b.is_ascii_hexdigit()), "{version}");
 
@@ -59,6 +61,18 @@ async fn a_skill_folder_of_another_product_is_imported_and_leaves_as_it_came() {
     let again = import_zip(&app, archive.clone()).await;
     assert_eq!(again.status, StatusCode::CREATED, "{}", again.body);
     assert_eq!(again.body["skill"]["version"], *version, "the same content has the same version");
+    let copy = text(&again.body["skill"]["id"]);
+    assert_eq!(app.get(&format!("/skills/{copy}/tree")).await.body["files"], tree["files"]);
+    // What is no text is a file, which goes with its skill; with other bytes it is another version.
+    let other =
+        import(&app, &[files[0], files[1], files[2], ("review/assets/logo.png", b"\x89PNG\r\n\x1a\n\x01\0")]).await;
+    assert_ne!(other.body["skill"]["version"], *version);
+    let files_kept = async || app.get("/files").await.body["total"].clone();
+    assert_eq!(files_kept().await, 3);
+    for gone in [text(&other.body["skill"]["id"]), copy] {
+        app.delete(&format!("/document-folders/{gone}?deleteDocuments=true")).await;
+    }
+    assert_eq!(files_kept().await, 1);
     // Another text is another version.
     let doc = text(&made.body["skillDoc"]["_id"]);
     app.patch(&format!("/documents/{doc}"), json!({"markdownContent": REVIEW.replace("twice", "once")})).await;
@@ -84,7 +98,7 @@ async fn a_skill_folder_of_another_product_is_imported_and_leaves_as_it_came() {
             refused.body
         );
     }
-    assert_eq!(app.get("/skills").await.body["total"], 2, "what is refused leaves nothing");
+    assert_eq!(app.get("/skills").await.body["total"], 1, "what is refused leaves nothing");
 }
 
 #[tokio::test]
@@ -196,9 +210,9 @@ async fn of_many_skills_each_is_found_and_counted() {
 async fn a_turn_is_told_of_its_skills_and_loads_one_when_it_needs_it() {
     let db = TestDb::new().await;
     let (app, model) = app_with_model_on(&db, &[]);
-    let review = text(
-        &import(&app, &[("SKILL.md", REVIEW.as_bytes()), ("scripts/run.py", b"print(1)")]).await.body["skill"]["id"],
-    );
+    let files: [(&str, &[u8]); 3] =
+        [("SKILL.md", REVIEW.as_bytes()), ("scripts/run.py", b"print(1)"), ("logo.png", b"\x89PNG\0")];
+    let review = text(&import(&app, &files).await.body["skill"]["id"]);
     let other = json!({"name": "Secret skill", "markdownContent": "hidden", "isSkill": true});
     let other = text(&app.post("/documents", other).await.body["_id"]);
     let skills = json!([{"id": review, "type": "folder"}, {"id": other, "type": "document", "enabled": false}]);
@@ -206,21 +220,27 @@ async fn a_turn_is_told_of_its_skills_and_loads_one_when_it_needs_it() {
     assert_eq!(app.post("/assistants", settings).await.status, StatusCode::CREATED);
     let loaded = called(&app, &model, "s", "load_skill", json!({"id": review})).await;
     assert_eq!((&loaded["content"], &loaded["path"]), (&json!(REVIEW), &json!("SKILL.md")));
-    assert_eq!(loaded["files"], json!(["SKILL.md", "scripts/run.py"]));
+    assert_eq!(loaded["files"], json!(["SKILL.md", "logo.png", "scripts/run.py"]));
     let system = |body: &Value| body["messages"][0]["content"].as_str().unwrap_or_default().to_owned();
     let told = system(&model.recorded().last().expect("a request").body);
     assert!(told.starts_with("Be kind.\n\nYou have these skills."), "{told}");
     assert!(told.contains("- code-review (id ") && told.contains("Reviews changes: finds what is wrong"), "{told}");
     assert!(!told.contains("Read every line twice") && !told.contains("Secret skill"), "{told}");
     let file = called(&app, &model, "s", "load_skill", json!({"id": review, "path": "scripts/run.py"})).await;
-    assert_eq!(file["content"], "print(1)");
+    assert_eq!((&file["content"], file.get("downloadUrl")), (&json!("print(1)"), None));
+    // What is no text is where it can be fetched.
+    let logo = called(&app, &model, "s", "load_skill", json!({"id": review, "path": "logo.png"})).await;
+    let address =
+        logo["downloadUrl"].as_str().and_then(|url| url.strip_prefix(app.url())).expect("an address").to_owned();
+    let fetched = app.anonymous(Method::GET, &address).send().await.expect("an answer").bytes().await.expect("bytes");
+    assert_eq!((&logo["content"], &fetched[..]), (&json!(""), &b"\x89PNG\0"[..]));
     for (arguments, what) in
         [(json!({"id": other}), "not enabled"), (json!({"id": review, "path": "../x"}), "no such file")]
     {
         assert_eq!(called(&app, &model, "s", "load_skill", arguments).await["error"], "SKILL_NOT_FOUND", "{what}");
     }
     let item = app.get("/skills?search=code-review").await.body["items"][0].clone();
-    assert_eq!(item["readCount"], 2);
+    assert_eq!(item["readCount"], 3);
     assert!(item["lastReadAt"].as_str().is_some_and(|at| at.ends_with('Z')), "{item}");
     let preloaded = json!({"knowledgeSkills": [{"id": review, "type": "folder", "preloadContent": true}]});
     app.patch("/assistants/s", preloaded).await;

@@ -615,6 +615,52 @@ async fn a_trigger_is_deleted_also_while_its_list_is_asked_and_its_events_end() 
     }
 }
 
+#[tokio::test]
+async fn triggers_are_listed_by_what_they_start_a_test_takes_a_sample_and_the_newest_events_are_kept() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let of = agent(&app, json!({"name": "A"})).await;
+    let assistant = text(&app.post("/assistants", json!({"name": "S", "identifier": "s"})).await.body["_id"]);
+    let (hooks, times) = (server_of(&app, "webhook").await, server_of(&app, "schedule").await);
+    let by_agent = trigger(&app, &hooks, "webhook", json!({"agentId": of})).await;
+    let config = json!({"cronExpression": "0 0 1 1 *"});
+    let by_time = json!({"assistantId": assistant, "triggerConfig": config});
+    let by_time = trigger(&app, &times, "schedule", by_time).await;
+    for (query, made) in [
+        (format!("agentId={of}"), Some(&by_agent)),
+        (format!("assistantId={assistant}"), Some(&by_time)),
+        (format!("toolServerId={hooks}"), Some(&by_agent)),
+        (format!("toolServerId={times}&assistantId={assistant}"), Some(&by_time)),
+        (format!("toolServerId={times}&agentId={of}"), None),
+        ("agentId=nobody".to_owned(), None),
+    ] {
+        let listed = app.get(&format!("/triggers?{query}")).await.body;
+        let ids: Vec<_> = listed["items"].as_array().expect("items").iter().map(|of| &of["id"]).collect();
+        assert_eq!(ids, made.map(|made| &made["id"]).into_iter().collect::<Vec<_>>(), "{query}");
+        assert_eq!(listed["total"], ids.len(), "{query}");
+    }
+    // Who gives no event has one made of the schema of the event type.
+    let path = format!("/triggers/{}", text(&by_time["id"]));
+    assert_eq!(app.post(&format!("{path}/test"), json!({})).await.status, StatusCode::ACCEPTED);
+    let tested = outcomes(&app, &path, 1).await[0].clone();
+    assert_eq!(tested["outcome"], "executed", "{tested}");
+    let payload = events(&app, &path, "&includePayload=true").await[0]["payload"].clone();
+    assert!(payload.as_object().is_some_and(|of| !of.is_empty()), "{payload}");
+
+    // Of a trigger the newest 5000 are kept, of others all.
+    let copies = "INSERT INTO trigger_events SELECT (jsonb_populate_record(e, jsonb_build_object('id', e.id || n, \
+        'received_ms', e.received_ms - n))).* FROM trigger_events e, generate_series(1, 5003) n";
+    db.run(copies).await;
+    let url = text(&by_agent["webhookUrl"]);
+    hook(&app, url.strip_prefix(app.url()).expect("ours"), &[("webhook-id", "1")], "{}").await;
+    drop(app);
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let left = async || db.number("SELECT count(*) AS n FROM trigger_events WHERE outcome IS NOT NULL").await;
+    eventually("the newest", async || (left().await == 5001).then_some(())).await;
+    let kept = app.get(&format!("{path}/events?limit=1")).await.body;
+    assert_eq!((&kept["total"], &kept["items"][0]["id"]), (&json!(5000), &tested["id"]), "{kept}");
+}
+
 /// Signed events over five triggers, a quarter of them sent twice, while the process is killed.
 #[tokio::test]
 async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_killed() {

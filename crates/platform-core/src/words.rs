@@ -6,7 +6,7 @@ use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 pub fn search_words(text: &str) -> String {
     // What is normal already need not be made so.
     if text.is_ascii() {
-        return split_ascii(text.as_bytes());
+        return split_ascii(text);
     }
     let mut words = String::with_capacity(text.len());
     let mut run = Vec::new();
@@ -23,12 +23,20 @@ pub fn search_words(text: &str) -> String {
     words
 }
 
-fn split_ascii(text: &[u8]) -> String {
-    let goes_on = |a: &u8, b: &u8| {
-        a.is_ascii_alphanumeric() == b.is_ascii_alphanumeric() && !(a.is_ascii_lowercase() && b.is_ascii_uppercase())
-    };
-    let words: Vec<&[u8]> = text.chunk_by(goes_on).filter(|word| word[0].is_ascii_alphanumeric()).collect();
-    String::from_utf8_lossy(&words.join(&b' ')).into_owned()
+fn split_ascii(text: &str) -> String {
+    let mut words = String::with_capacity(text.len());
+    let mut before = ' ';
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() {
+            let begins = !before.is_ascii_alphanumeric() || c.is_ascii_uppercase() && before.is_ascii_lowercase();
+            if begins && !words.is_empty() {
+                words.push(' ');
+            }
+            words.push(c);
+        }
+        before = c;
+    }
+    words
 }
 
 /// What a character is a part of.

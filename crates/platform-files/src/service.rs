@@ -74,6 +74,11 @@ impl StoredBytes {
     pub fn name(&self) -> &str {
         &self.0.name
     }
+
+    /// SHA-256 of them, in hex.
+    pub fn sha256(&self) -> &str {
+        &self.0.sha256
+    }
 }
 
 /// The service on PostgreSQL and an object store.

@@ -129,12 +129,17 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     app.send(app.request(Method::PUT, &format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]))).json(&on)).await;
     let tool = rpc(&app, app.key(), "", "tools/list", json!({})).await.body["result"]["tools"][0].clone();
     assert_eq!((&tool["title"], &tool["outputSchema"]["title"]), (&json!("Echo"), &json!("What was said")), "{tool}");
-    let from = async |origin: &str| {
-        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("origin", origin);
-        app.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))).await.status
+    let from = async |method: Method, origin: &str| {
+        let request = app.anonymous(method, "/v1/mcp").bearer_auth(app.key()).header("origin", origin);
+        let request = request.header("accept", "application/json, text/event-stream");
+        let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+        request.json(&ping).send().await.expect("an answer").status()
     };
-    assert_eq!(from("https://evil.example").await, StatusCode::FORBIDDEN);
-    assert_eq!((from("https://good.example").await, from(app.url()).await), (StatusCode::OK, StatusCode::OK));
+    for method in [Method::POST, Method::GET] {
+        for (origin, status) in [("https://evil.example", 403), ("https://good.example", 200), (app.url(), 200)] {
+            assert_eq!(from(method.clone(), origin).await.as_u16(), status, "{method} {origin}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What was said in the chats of a memory's bucket.
 
-use std::sync::LazyLock;
+use std::{cmp::Reverse, sync::LazyLock};
 
 use async_trait::async_trait;
 use diesel::{
@@ -8,10 +8,12 @@ use diesel::{
     sql_types::{BigInt, Integer, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
-use platform_db::{Db, JsonStatement, containing};
+use futures_util::TryStreamExt;
+use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_db::{Conn, Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 use serde::{Deserialize, Serialize};
+use tokio::task::consume_budget;
 
 /// Chats that are looked at, the newest.
 const MOST_CHATS: i64 = 100;
@@ -164,16 +166,10 @@ impl PgEarlierTurns {
 impl EarlierTurns for PgEarlierTurns {
     async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
         let asked = Asked::of(account, of, but, most.saturating_mul(4));
-        let said = JsonStatement::new(&NEWEST, &[asked])?;
-        let conn = self.0.read().await?;
-        let said: Vec<Said> = said.load(&mut conn.get()).await?;
-        run_blocking(move || {
-            let mut turns = turns(said, i32::MAX)?;
-            turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
-            turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-            Ok(turns)
-        })
-        .await
+        let mut conn = self.0.fair_conn(account).await?;
+        let mut turns = read(&mut conn, JsonStatement::new(&NEWEST, &[asked])?, i32::MAX).await?;
+        turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        Ok(turns)
     }
 
     async fn saying(
@@ -191,23 +187,19 @@ impl EarlierTurns for PgEarlierTurns {
         let mut conn = self.0.fair_conn(account).await?;
         let looking = conn.transaction::<_, Error, _>(async |conn| {
             diesel::sql_query(PATIENCE).execute(conn).await?;
-            Ok(JsonStatement::new(&SAYING, &[asked])?.load::<Said>(conn).await?)
+            read(conn, JsonStatement::new(&SAYING, &[asked])?, WITHIN_WINDOW).await
         });
-        let said = looking.await?;
-        drop(conn);
-        run_blocking(move || {
-            let mut turns = turns(said, WITHIN_WINDOW)?;
-            turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
-            Ok(turns)
-        })
-        .await
+        looking.await
     }
 }
 
-/// Messages as turns, each from what a user said up to what they say next, or up to a gap.
-fn turns(said: Vec<Said>, most_between: i32) -> Result<Vec<EarlierTurn>> {
+/// Messages as turns, the newest first, each from what a user said up to what they say next, or up to a gap. They are
+/// read one by one as they come, while PostgreSQL finds the next.
+async fn read(conn: &mut Conn, statement: JsonStatement, most_between: i32) -> Result<Vec<EarlierTurn>> {
+    let mut rows = statement.load_stream::<Said>(conn).await?;
     let (mut turns, mut last): (Vec<EarlierTurn>, i32) = (Vec::new(), 0);
-    for Said { chat, role, body, created_ms, position } in said {
+    while let Some(Said { chat, role, body, created_ms, position }) = rows.try_next().await? {
+        consume_budget().await;
         let body: Body = serde_json::from_str(&body).map_err(Error::internal)?;
         let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
         let role = if role == "user" { Role::User } else { Role::Assistant };
@@ -221,5 +213,6 @@ fn turns(said: Vec<Said>, most_between: i32) -> Result<Vec<EarlierTurn>> {
         }
         last = position;
     }
+    turns.sort_by_key(|turn| Reverse(turn.at));
     Ok(turns)
 }

@@ -177,7 +177,7 @@ pub struct Document {
     pub name: String,
     /// Name of the file.
     pub file_name: String,
-    /// `md`, `pdf`, `txt`, `docx` or `html`.
+    /// `md`, `pdf`, `txt`, `docx` or `html`; `binary`: a file of a skill that is no text.
     pub file_type: String,
     /// `pending`, `ready` or `failed`: of the search index.
     pub status: String,
@@ -258,7 +258,7 @@ pub struct DocumentFilter {
     pub project_id: Option<String>,
     /// `pending`, `ready` or `failed`.
     pub status: Option<String>,
-    /// `md`, `pdf`, `txt`, `docx` or `html`.
+    /// `md`, `pdf`, `txt`, `docx` or `html`; `binary`: a file of a skill that is no text.
     pub file_type: Option<String>,
     /// Text in name or summary.
     pub search: Option<String>,
@@ -283,7 +283,7 @@ impl DocumentFilter {
         let mut checks = Checks::default();
         let words: [(&str, &mut Option<String>, &[&str]); 2] = [
             ("status", &mut self.status, &["pending", "ready", "failed"]),
-            ("fileType", &mut self.file_type, &["md", "pdf", "txt", "docx", "html"]),
+            ("fileType", &mut self.file_type, &["md", "pdf", "txt", "docx", "html", "binary"]),
         ];
         for (path, given, known) in words {
             let Some(given) = given else { continue };

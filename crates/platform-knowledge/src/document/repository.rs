@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use diesel::{
-    dsl::sql,
+    dsl::{case_when, sql},
     pg::Pg,
     prelude::*,
     sql_types::{Array, BigInt, Bool, Nullable, Text},
@@ -209,8 +209,11 @@ pub(crate) async fn note_ready(
 ) -> Result<()> {
     let indexing = serde_json::to_value(indexing).map_err(Error::internal)?;
     let is = (documents::status.eq("ready"), documents::indexing.eq(indexing), documents::due_ms.eq(None::<i64>));
+    // Nothing sums up a text that was emptied; what a client wrote stays.
+    let is_left = documents::size.eq(0).and(documents::summary_of.is_distinct_from(BY_CLIENT));
+    let summary = documents::summary.eq(case_when(is_left, "".into_sql::<Text>()).otherwise(documents::summary));
     let of = by_id(account.as_str(), id);
-    diesel::update(of).set((is, indexed, documents::embedded_by.eq(embedded_by))).execute(conn).await?;
+    diesel::update(of).set((is, indexed, documents::embedded_by.eq(embedded_by), summary)).execute(conn).await?;
     Ok(())
 }
 

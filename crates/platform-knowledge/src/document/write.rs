@@ -59,7 +59,11 @@ pub(crate) async fn create_in(
         folder_id: settings.folder_id,
         parent_id: settings.parent_document_id,
         current_version: 1,
-        content_hash: sha256_hex(&text),
+        // Of a file without a text its own: what is in it tells versions of a skill apart.
+        content_hash: match &source {
+            Some(file) if text.is_empty() => file.sha256().to_owned(),
+            _ => sha256_hex(&text),
+        },
         indexing: serde_json::to_value(&indexing).map_err(Error::internal)?,
         due_ms: unreadable.is_none().then_some(now.0),
         language: "simple".to_owned(),

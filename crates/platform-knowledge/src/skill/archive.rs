@@ -5,6 +5,7 @@ use std::{
     io::{Cursor, Read, Write},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
@@ -18,10 +19,28 @@ pub(super) const MOST_BYTES: usize = 8 << 20;
 /// What is in an archive, or why it is not taken.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Unpacked {
-    /// Paths and texts; `None` = it is no text.
-    Files(Vec<(String, Option<String>)>),
+    /// By their paths.
+    Files(Vec<(String, Content)>),
     TooLarge,
     Refused(String),
+}
+
+/// What is in a file of a skill.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Content {
+    Text(String),
+    /// Bytes that are no text, in base64.
+    Base64(String),
+}
+
+impl Content {
+    pub fn of(bytes: Vec<u8>) -> Self {
+        match String::from_utf8(bytes) {
+            Ok(text) if !text.contains('\0') => Self::Text(text),
+            Ok(text) => Self::Base64(STANDARD.encode(text)),
+            Err(error) => Self::Base64(STANDARD.encode(error.as_bytes())),
+        }
+    }
 }
 
 /// Unpacks an archive; to be run in a child process.
@@ -55,23 +74,16 @@ fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
         if size > MOST_BYTES || files.len() >= MOST_FILES {
             return Ok(Unpacked::TooLarge);
         }
-        files.push((path, text(content)));
+        files.push((path, Content::of(content)));
     }
     Ok(Unpacked::Files(files))
 }
 
-/// Bytes as text; `None` when they are none.
-pub(super) fn text(bytes: Vec<u8>) -> Option<String> {
-    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
-}
-
 /// Files of a skill by their paths within it: without the folder that all lie in, without what systems add. An error
 /// says which path is not taken.
-pub(super) fn placed(
-    files: Vec<(String, Option<String>)>,
-) -> std::result::Result<Vec<(String, Option<String>)>, String> {
+pub(super) fn placed(files: Vec<(String, Content)>) -> std::result::Result<Vec<(String, Content)>, String> {
     let is_added = |path: &str| path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store");
-    let mut kept: Vec<(String, Option<String>)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
+    let mut kept: Vec<(String, Content)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
     for (path, _) in &mut kept {
         while path.starts_with("./") {
             path.drain(..2);
@@ -112,7 +124,11 @@ pub(super) fn pack(files: &[SkillFile]) -> Result<Vec<u8>> {
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
     for file in files {
         archive.start_file(file.path.as_str(), options).map_err(Error::internal)?;
-        archive.write_all(file.content.as_bytes()).map_err(Error::internal)?;
+        let written = match file.encoding {
+            None => archive.write_all(file.content.as_bytes()),
+            Some(_) => archive.write_all(&STANDARD.decode(&file.content).map_err(Error::internal)?),
+        };
+        written.map_err(Error::internal)?;
     }
     Ok(archive.finish().map_err(Error::internal)?.into_inner())
 }
@@ -123,18 +139,24 @@ mod tests {
 
     type Zip = ZipWriter<Cursor<Vec<u8>>>;
 
-    fn files(paths: &[&str]) -> Vec<(String, Option<String>)> {
-        paths.iter().map(|path| ((*path).to_owned(), Some(String::new()))).collect()
+    fn files(paths: &[&str]) -> Vec<(String, Content)> {
+        paths.iter().map(|path| ((*path).to_owned(), Content::Text(String::new()))).collect()
     }
 
     #[test]
     fn what_is_packed_is_unpacked_and_no_path_leaves_the_skill() {
-        let file =
-            |path: &str| SkillFile { path: path.to_owned(), content: "text".to_owned(), file_type: "md".to_owned() };
-        let packed = pack(&[file("SKILL.md"), file("scripts/run.py")]).expect("packed");
+        let file = |path: &str| SkillFile {
+            path: path.to_owned(),
+            content: "text".to_owned(),
+            encoding: None,
+            file_type: "md".to_owned(),
+        };
+        let logo = SkillFile { content: "/wA=".to_owned(), encoding: Some("base64"), ..file("logo.png") };
+        let packed = pack(&[file("SKILL.md"), file("scripts/run.py"), logo]).expect("packed");
         let unpacked: Unpacked = serde_json::from_slice(&unpack(&packed)).expect("JSON");
         let Unpacked::Files(found) = unpacked else { panic!("{unpacked:?}") };
-        assert_eq!(found[1], ("scripts/run.py".to_owned(), Some("text".to_owned())));
+        assert_eq!(found[1], ("scripts/run.py".to_owned(), Content::Text("text".to_owned())));
+        assert_eq!(found[2], ("logo.png".to_owned(), Content::Base64("/wA=".to_owned())));
         let root = placed(files(&["./review/SKILL.md", "review/a/b.md", "__MACOSX/x"])).expect("placed");
         assert_eq!(root.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["SKILL.md", "a/b.md"]);
         for bad in [

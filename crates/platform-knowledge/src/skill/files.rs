@@ -13,7 +13,7 @@ use platform_db::Conn;
 use super::model::Skill;
 
 /// Bytes of a skill that is read as a whole, its paths among them; of the paths alone of one that is listed.
-const MOST_TREE: usize = 8 << 20;
+pub(super) const MOST_TREE: usize = 8 << 20;
 /// Files of such a skill.
 const MOST_FILES: usize = 2000;
 
@@ -103,6 +103,9 @@ pub(super) struct FileRow {
     pub content_hash: String,
     #[diesel(sql_type = BigInt)]
     size: i64,
+    /// The file that it is, where that is no text.
+    #[diesel(sql_type = Nullable<Text>)]
+    pub binary: Option<String>,
 }
 
 impl FileRow {
@@ -126,16 +129,21 @@ impl Listing {
         if self.is_whole && all <= MOST_TREE {
             return Ok(self.files);
         }
-        let message = format!(
-            "This skill has more than {MOST_FILES} files or 8 MiB of text and paths; read its documents one by one."
-        );
-        Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE))
+        Err(too_large())
     }
 
     /// The instructions of the skill.
     pub fn main(&self) -> Option<&(String, FileRow)> {
         self.files.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md")).or(self.files.as_slice().first())
     }
+}
+
+/// A skill cannot be read as a whole.
+pub(super) fn too_large() -> Error {
+    let message = format!(
+        "This skill has more than {MOST_FILES} files or 8 MiB with their paths; read its documents one by one."
+    );
+    Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE)
 }
 
 #[derive(QueryableByName)]
@@ -157,11 +165,12 @@ const BELOW: &str = "\
 
 const FILES: &str = "\
     WITH files AS (\
-        SELECT folder_id, file_name, id, file_type, content_hash, size, created_ms FROM documents \
+        SELECT folder_id, file_name, id, file_type, content_hash, size, source_file_id, created_ms FROM documents \
             WHERE account_id = $1 AND folder_id = ANY($3) \
-        UNION ALL SELECT NULL, file_name, id, file_type, content_hash, size, created_ms FROM documents \
+        UNION ALL SELECT NULL, file_name, id, file_type, content_hash, size, source_file_id, created_ms FROM documents \
             WHERE account_id = $1 AND id = $2) \
-    SELECT folder_id AS folder, file_name AS name, id AS document, file_type, content_hash, size FROM files \
+    SELECT folder_id AS folder, file_name AS name, id AS document, file_type, content_hash, size, \
+        CASE WHEN file_type NOT IN ('md', 'txt', 'html') THEN source_file_id END AS binary FROM files \
         ORDER BY created_ms, id LIMIT $4";
 
 /// The files of a skill, the oldest when they are too many.

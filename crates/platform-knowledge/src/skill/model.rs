@@ -123,8 +123,6 @@ pub struct ImportedSkill {
     pub skill_doc: crate::Document,
     /// As it is listed.
     pub skill: Skill,
-    /// Paths of files that are no text, and were left out.
-    pub skipped: Vec<String>,
 }
 
 /// The files of a skill that is to be imported: paths and bytes.
@@ -144,7 +142,11 @@ pub struct SkillFile {
     pub path: String,
     /// What is in it.
     pub content: String,
-    /// `md`, `txt`, `html`, `pdf` or `docx`.
+    /// `base64` when that is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub encoding: Option<&'static str>,
+    /// `md`, `txt`, `html`, `pdf`, `docx` or `binary`.
     pub file_type: String,
 }
 

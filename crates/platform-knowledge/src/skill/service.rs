@@ -1,14 +1,17 @@
 use std::{slice, sync::Arc};
 
 use async_trait::async_trait;
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use diesel_async::AsyncConnection;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use platform_access::{Place, Resources};
-use platform_core::{AccountId, Caller, Code, Error, Id, Page, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Caller, Code, Error, Id, Owner, Page, Result, Timestamp, run_blocking, sha256_hex};
 use platform_db::{Conn, Idempotency};
+use platform_files::{FileService, NewFile, StoredBytes};
 
 use super::{
-    archive::{MOST_BYTES, MOST_FILES, Unpacked, pack, placed, text},
+    archive::{Content, MOST_BYTES, MOST_FILES, Unpacked, pack, placed},
     files,
     frontmatter::{identity, shortened, stub},
     model::{
@@ -51,6 +54,17 @@ pub trait SkillService: Send + Sync {
     async fn uninstall(&self, caller: &Caller, id: &Id<Skill>, scope: Option<&str>) -> Result<()>;
 }
 
+/// Files that are no text which are stored at once.
+const STORED_AT_ONCE: usize = 8;
+
+/// What a document of a skill is made of.
+struct Part {
+    path: String,
+    text: String,
+    /// What is no text.
+    source: Option<StoredBytes>,
+}
+
 /// Skills, as far as access is concerned: documents and folders that are some.
 pub struct SkillResources(pub Arc<PgKnowledge>);
 
@@ -82,13 +96,32 @@ impl PgKnowledge {
         Ok(found.swap_remove(0))
     }
 
+    /// What a document is made of; bytes that are no text are stored.
+    async fn part(&self, account: &AccountId, path: String, content: Content) -> Result<Part> {
+        let bytes = match content {
+            Content::Text(text) => return Ok(Part { path, text, source: None }),
+            Content::Base64(text) => Bytes::from(STANDARD.decode(text).map_err(Error::internal)?),
+        };
+        let file = NewFile {
+            name: path.clone(),
+            size: bytes.len() as u64,
+            sha256: sha256_hex(&bytes),
+            content: platform_files::Content::Bytes(bytes),
+            ttl_seconds: None,
+            owner: Owner::default(),
+            kept_for: Some("document"),
+        };
+        let source = Some(self.files.store(account, file).await?);
+        Ok(Part { path, text: String::new(), source })
+    }
+
     /// Makes a folder that is a skill, with files by their paths; the folder, and the document at `SKILL.md`.
     async fn make_skill_in(
         &self,
         conn: &mut Conn,
         caller: &Caller,
         place: &NewSkill,
-        files: Vec<(String, String)>,
+        files: Vec<Part>,
         now: Timestamp,
     ) -> Result<(Folder, crate::Document)> {
         let account = &caller.account;
@@ -112,7 +145,7 @@ impl PgKnowledge {
         folders::insert(conn, &root).await?;
         let mut made = vec![(String::new(), root.id.clone())];
         let (mut skill_doc, mut count) = (None, 0);
-        for (path, markdown_content) in files {
+        for Part { path, text, source } in files {
             let (dir, file_name) = path.rsplit_once('/').unwrap_or(("", &path));
             let mut within = root.id.clone();
             let mut above = String::new();
@@ -131,6 +164,9 @@ impl PgKnowledge {
             let is_skill_doc = dir.is_empty() && file_name.eq_ignore_ascii_case("SKILL.md");
             let (name, extension) = file_name.rsplit_once('.').unwrap_or((file_name, ""));
             let file_type = match extension.to_ascii_lowercase().as_str() {
+                "pdf" if source.is_some() => "pdf",
+                "docx" if source.is_some() => "docx",
+                _ if source.is_some() => "binary",
                 "md" | "markdown" => "md",
                 "html" | "htm" => "html",
                 _ => "txt",
@@ -145,14 +181,14 @@ impl PgKnowledge {
             let making = Making {
                 settings: DocumentSettings {
                     name: name.to_owned(),
-                    markdown_content,
+                    markdown_content: text,
                     folder_id: Some(within),
                     ..DocumentSettings::default()
                 },
                 user_uid: &caller.user_uid,
                 file_name: if is_skill_doc { "SKILL.md".to_owned() } else { file_name.to_owned() },
                 file_type,
-                source: None,
+                source,
                 unreadable: None,
             };
             if making.settings.markdown_content.len() > self.limits.bytes {
@@ -194,7 +230,8 @@ impl SkillService for PgKnowledge {
     async fn scaffold(&self, caller: &Caller, mut new: NewSkill, once: Option<&Idempotency>) -> Result<Scaffold> {
         new.check()?;
         let description = new.description.clone().unwrap_or_else(|| new.name.clone());
-        let files = vec![("SKILL.md".to_owned(), stub(&new.name, &description))];
+        let text = stub(&new.name, &description);
+        let files = vec![Part { path: "SKILL.md".to_owned(), text, source: None }];
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
@@ -213,11 +250,21 @@ impl SkillService for PgKnowledge {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
         let rows = files::of_skill(conn.get(), account, id).await?.whole()?;
+        let mut left = files::MOST_TREE as u64;
         let mut files = Vec::with_capacity(rows.len());
         for (path, row) in rows {
-            let content = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
-            let content = content.unwrap_or_default();
-            files.push(SkillFile { path, content, file_type: row.file_type });
+            let (content, encoding) = match &row.binary {
+                Some(id) => {
+                    let file = self.files.get(account, &Id::named(id)).await?;
+                    left = left.checked_sub(file.size.unsigned_abs()).ok_or_else(files::too_large)?;
+                    (STANDARD.encode(self.files.bytes(account, &file, u64::MAX).await?), Some("base64"))
+                }
+                None => {
+                    let text = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
+                    (text.unwrap_or_default(), None)
+                }
+            };
+            files.push(SkillFile { path, content, encoding, file_type: row.file_type });
         }
         Ok(SkillTree { version: skill.version.clone(), skill, files })
     }
@@ -248,30 +295,26 @@ impl SkillService for PgKnowledge {
             Unpacked::TooLarge => return Err(too_large()),
             Unpacked::Refused(reason) => return Err(refused(&reason)),
         };
-        let (mut texts, mut skipped) = (Vec::new(), Vec::new());
-        for (path, content) in files {
-            match content {
-                Some(content) => texts.push((path, content)),
-                None => skipped.push(path),
-            }
-        }
-        let root = texts.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md"));
-        let (_, root) = root.ok_or_else(|| refused("SKILL.md is no text"))?;
-        let (name, description) = identity(root);
+        let (name, description) = match files.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md")) {
+            Some((_, Content::Text(text))) => identity(text),
+            _ => return Err(refused("SKILL.md is no text")),
+        };
         if place.name.is_empty() {
             place.name = name.unwrap_or_else(|| "Skill".to_owned());
         }
         place.description = description.map(|description| shortened(&description));
         place.check()?;
+        let files = stream::iter(files).map(|(path, content)| self.part(&caller.account, path, content));
+        let files: Vec<Part> = files.buffered(STORED_AT_ONCE).try_collect().await?;
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
-            let (folder, skill_doc) = self.make_skill_in(conn, caller, &place, texts, now).await?;
+            let (folder, skill_doc) = self.make_skill_in(conn, caller, &place, files, now).await?;
             let (ids, all) = (slice::from_ref(&folder.id), SkillFilter::default());
             let (found, _) = repository::list(conn, &caller.account, Some(ids), &all, None).await?;
             let mut skill = found.into_iter().next().ok_or_else(|| Error::internal("the skill was made"))?;
             files::give_versions(conn, &caller.account, slice::from_mut(&mut skill)).await?;
-            let imported = ImportedSkill { folder, skill_doc, skill, skipped };
+            let imported = ImportedSkill { folder, skill_doc, skill };
             Idempotency::store_if(once, conn, 201, &imported).await?;
             Ok(imported)
         });
@@ -307,7 +350,7 @@ fn unpacked(files: Vec<(String, Bytes)>) -> Unpacked {
     if files.len() > MOST_FILES || size > MOST_BYTES {
         return Unpacked::TooLarge;
     }
-    Unpacked::Files(files.into_iter().map(|(path, bytes)| (path, text(bytes.to_vec()))).collect())
+    Unpacked::Files(files.into_iter().map(|(path, bytes)| (path, Content::of(bytes.to_vec()))).collect())
 }
 
 fn refused(reason: &str) -> Error {

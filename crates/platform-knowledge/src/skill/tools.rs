@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Error, Result};
+use platform_core::{AccountId, Error, Id, Result};
+use platform_files::FileService;
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, SKILL_TOOLS, ToolResult, TurnSkill};
 use serde_json::{Value, json};
 
@@ -69,14 +70,23 @@ impl LoadSkill {
         let (path, file) = file.ok_or_else(|| missing(path.unwrap_or(id)))?;
         let content = documents::text(conn.get(), call.account, &file.document, &file.content_hash).await?;
         drop(conn);
+        let address = match &file.binary {
+            Some(binary) => Some(self.0.files.get(call.account, &Id::named(binary)).await?.download_url),
+            None => None,
+        };
         let now = self.0.clock.now();
         repository::note_read(&mut *self.0.db.conn().await?, call.account, id, now).await?;
         let (mut left, all) = (MOST_LISTED, listing.files.iter().map(|(path, _)| path.as_str()));
         let files: Vec<&str> =
             all.take_while(|path| left.checked_sub(path.len()).map(|rest| left = rest).is_some()).collect();
         let omitted = listing.files.len() - files.len();
-        Ok(json!({"id": id, "name": skill.name, "path": path, "content": content.unwrap_or_default(), "files": files,
-            "filesOmitted": omitted}))
+        let mut loaded = json!({"id": id, "name": skill.name, "path": path, "content": content.unwrap_or_default(),
+            "files": files, "filesOmitted": omitted});
+        // What is no text can be fetched.
+        if let Some(address) = address {
+            loaded["downloadUrl"] = address.into();
+        }
+        Ok(loaded)
     }
 }
 
