@@ -406,7 +406,8 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     let handbook = document(&app, "Handbook", HANDBOOK, json!({})).await;
     // A folder that is attached brings all that lies below it.
     let below = folder(&app, "Below", json!({"parentFolderId": top})).await;
-    let plan = document(&app, "Plan", "# Safe\n\nThe safe is opened on Mondays.", json!({"folderId": below})).await;
+    let long = format!("# Safe\n\nThe safe is opened on Mondays. {}", "And so on. ".repeat(60));
+    let plan = document(&app, "Plan", &long, json!({"folderId": below})).await;
     for id in [&secret, &handbook, &plan] {
         indexed(&app, id).await;
     }
@@ -440,7 +441,7 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     assert!(before.contains("[Handbook, version 1, Handbook > Keys]") && before.contains("ninety days"), "{before}");
     assert!(!before.contains("swordfish"));
     // No more passages than it wants, and none that does not fit.
-    for (limit, most, passages) in [(2, 500, 2), (1, 500, 1), (20, 100, 1)] {
+    for (limit, most, passages) in [(20, 500, 3), (2, 500, 2), (1, 500, 1), (20, 100, 2)] {
         let recall = json!({"knowledgeRecall": {"enabled": true, "limit": limit, "maxTokens": most}});
         app.patch("/assistants/s", recall).await;
         model.script([Script::words(&["ok"])]);
