@@ -36,6 +36,7 @@ diesel::table! {
         language -> Text,
         created_by -> Text,
         source_file_id -> Nullable<Text>,
+        binary_hash -> Nullable<Text>,
         unread -> Bool,
         version -> Int8,
         created_ms -> Int8,

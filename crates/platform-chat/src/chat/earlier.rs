@@ -1,6 +1,9 @@
 //! What was said in the chats of a memory's bucket.
 
-use std::{cmp::Reverse, sync::LazyLock};
+use std::{
+    cmp::Reverse,
+    sync::{Arc, LazyLock},
+};
 
 use async_trait::async_trait;
 use diesel::{
@@ -9,6 +12,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::TryStreamExt;
+use moka::sync::Cache;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::{Conn, Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
@@ -31,6 +35,9 @@ const WITHIN_WINDOW: i32 = 2;
 const MOST_MESSAGES: i64 = 40;
 /// Characters of each.
 const MOST_SAID: i32 = 1500;
+/// Bytes of what is known of chats, and of a message or a chat beside its text.
+const MOST_KNOWN: u64 = 64 << 20;
+const ROOM: usize = 100;
 /// Bytes of a message that is read as it is stored: of a longer one PostgreSQL takes what counts, in three times as long.
 const SHORT: i32 = 4096;
 
@@ -46,6 +53,17 @@ struct Said {
     created_ms: i64,
     #[diesel(sql_type = Integer)]
     position: i32,
+}
+
+/// A chat, and how far it is: messages are only ever added.
+#[derive(Clone, PartialEq, Eq, Hash, QueryableByName)]
+struct Chat {
+    #[diesel(sql_type = Text)]
+    uid: String,
+    #[diesel(sql_type = BigInt)]
+    created_ms: i64,
+    #[diesel(sql_type = Integer)]
+    message_count: i32,
 }
 
 /// What counts of a message as it is stored.
@@ -67,7 +85,7 @@ fn near(most: i64) -> String {
                 tenant text, subtenant text, is_of_end_user bool, but text, most bigint, like_words text[])),
             own AS (SELECT identifier, created_ms FROM assistants
                 WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
-            near AS (SELECT c.uid, c.created_ms FROM chats c, own
+            near AS (SELECT c.uid, c.created_ms, c.message_count FROM chats c, own
                 WHERE c.account_id = (SELECT account FROM asked) AND c.archived = ANY('{{false,true}}')
                     AND c.tenant_id = (SELECT tenant FROM asked) AND c.assistant = own.identifier
                     AND (NOT (SELECT is_of_end_user FROM asked)
@@ -85,15 +103,19 @@ fn cut() -> String {
 }
 
 static NEWEST: LazyLock<String> = LazyLock::new(|| {
+    format!("{} SELECT uid, created_ms, message_count FROM near ORDER BY created_ms DESC, uid", near(MOST_CHATS))
+});
+
+/// The newest messages of chats.
+static SAID: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "{}
-        SELECT near.uid AS chat, m.role, m.body, m.created_ms, m.position FROM near CROSS JOIN LATERAL (
-            SELECT position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT} THEN body::text
-                ELSE {} END AS body FROM messages
-            WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid AND role IN ('user', 'assistant')
+        "SELECT m.conversation AS chat, m.role, m.body, m.created_ms, m.position
+        FROM jsonb_to_recordset($1::jsonb) AS chat(account text, uid text) CROSS JOIN LATERAL (
+            SELECT conversation, position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT}
+                THEN body::text ELSE {} END AS body FROM messages
+            WHERE account_id = chat.account AND conversation = chat.uid AND role IN ('user', 'assistant')
             ORDER BY position DESC LIMIT {MOST_MESSAGES}) m
-        ORDER BY near.created_ms DESC, near.uid, m.position LIMIT (SELECT most FROM asked)",
-        near(MOST_CHATS),
+        ORDER BY m.conversation, m.position",
         cut(),
     )
 });
@@ -137,6 +159,13 @@ struct Asked<'a> {
     like_words: Vec<String>,
 }
 
+/// A chat whose messages are asked for.
+#[derive(Serialize)]
+struct AskedChat<'a> {
+    account: &'a str,
+    uid: &'a str,
+}
+
 impl<'a> Asked<'a> {
     fn of(account: &'a AccountId, bucket: &'a MemoryBucket, but: &'a str, most: i64) -> Self {
         Self {
@@ -153,21 +182,59 @@ impl<'a> Asked<'a> {
 }
 
 /// Chats on PostgreSQL, as memory reads them.
-pub struct PgEarlierTurns(Db);
+pub struct PgEarlierTurns {
+    db: Db,
+    /// What was said in chats that were read before.
+    known: Cache<(AccountId, Chat), Arc<[EarlierTurn]>>,
+}
 
 impl PgEarlierTurns {
     /// Reads from this database.
     pub fn new(db: &Db) -> Self {
-        Self(db.clone())
+        let said = |turn: &EarlierTurn| turn.said.iter().map(|said| said.content.len() + ROOM).sum::<usize>();
+        let weigh = move |_: &(AccountId, Chat), turns: &Arc<[EarlierTurn]>| {
+            u32::try_from(ROOM + turns.iter().map(said).sum::<usize>()).unwrap_or(u32::MAX)
+        };
+        Self { db: db.clone(), known: Cache::builder().weigher(weigh).max_capacity(MOST_KNOWN).build() }
+    }
+
+    /// Reads what was said in chats, which is known from then on.
+    async fn learn(&self, account: &AccountId, chats: Vec<Chat>) -> Result<Vec<EarlierTurn>> {
+        let asked: Vec<_> = chats.iter().map(|chat| AskedChat { account: account.as_str(), uid: &chat.uid }).collect();
+        let mut conn = self.db.fair_conn(account).await?;
+        let turns = read(&mut conn, JsonStatement::new(&SAID, &asked)?, i32::MAX).await?;
+        drop(conn);
+        for chat in chats {
+            let of: Arc<[EarlierTurn]> = turns.iter().filter(|turn| turn.chat == chat.uid).cloned().collect();
+            self.known.insert((account.clone(), chat), of);
+        }
+        Ok(turns)
     }
 }
 
 #[async_trait]
 impl EarlierTurns for PgEarlierTurns {
     async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
-        let asked = Asked::of(account, of, but, most.saturating_mul(4));
-        let mut conn = self.0.fair_conn(account).await?;
-        let mut turns = read(&mut conn, JsonStatement::new(&NEWEST, &[asked])?, i32::MAX).await?;
+        let asked = JsonStatement::new(&NEWEST, &[Asked::of(account, of, but, most)])?;
+        let conn = self.db.read().await?;
+        let newest: Vec<Chat> = asked.load(&mut conn.get()).await?;
+        let (mut turns, mut unknown, mut messages) = (Vec::new(), Vec::new(), 0);
+        for chat in newest {
+            // The newest that have as many turns, of four messages each.
+            if messages >= most.saturating_mul(4) {
+                break;
+            }
+            messages += i64::from(chat.message_count).min(MOST_MESSAGES);
+            let of = (account.clone(), chat);
+            match self.known.get(&of) {
+                Some(known) => turns.extend_from_slice(&known),
+                None => unknown.push(of.1),
+            }
+        }
+        if !unknown.is_empty() {
+            turns.extend(self.learn(account, unknown).await?);
+        }
+        turns.sort_by_key(|turn| Reverse(turn.at));
         turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         Ok(turns)
     }
@@ -184,7 +251,7 @@ impl EarlierTurns for PgEarlierTurns {
         }
         let like_words = words.iter().map(|word| containing(word)).collect();
         let asked = Asked { like_words, ..Asked::of(account, of, but, MOST_SAYING) };
-        let mut conn = self.0.fair_conn(account).await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let looking = conn.transaction::<_, Error, _>(async |conn| {
             diesel::sql_query(PATIENCE).execute(conn).await?;
             read(conn, JsonStatement::new(&SAYING, &[asked])?, WITHIN_WINDOW).await

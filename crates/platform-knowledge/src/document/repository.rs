@@ -41,6 +41,8 @@ pub(crate) struct DocumentRow {
     pub language: String,
     pub created_by: String,
     pub source_file_id: Option<String>,
+    /// SHA-256 of that, where it is no text.
+    pub binary_hash: Option<String>,
     /// The text of its file could never be read.
     pub unread: bool,
     pub version: i64,

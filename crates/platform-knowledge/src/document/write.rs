@@ -59,16 +59,13 @@ pub(crate) async fn create_in(
         folder_id: settings.folder_id,
         parent_id: settings.parent_document_id,
         current_version: 1,
-        // Of a file without a text its own: what is in it tells versions of a skill apart.
-        content_hash: match &source {
-            Some(file) if text.is_empty() => file.sha256().to_owned(),
-            _ => sha256_hex(&text),
-        },
+        content_hash: sha256_hex(&text),
         indexing: serde_json::to_value(&indexing).map_err(Error::internal)?,
         due_ms: unreadable.is_none().then_some(now.0),
         language: "simple".to_owned(),
         created_by: user_uid.to_owned(),
         source_file_id: source.as_ref().map(|file| file.id().to_owned()),
+        binary_hash: source.as_ref().filter(|_| !is_text(file_type)).map(|file| file.sha256().to_owned()),
         unread: unreadable.is_some(),
         version: 1,
         created_ms: now.0,
@@ -251,6 +248,11 @@ pub(crate) fn queue(row: &mut DocumentRow) -> Result<()> {
     row.indexing = serde_json::to_value(Indexing::queued()).map_err(Error::internal)?;
     row.due_ms = Some(row.edited_ms);
     Ok(())
+}
+
+/// Whether files of a type are texts, of which nothing is lost when they become markdown.
+fn is_text(file_type: &str) -> bool {
+    matches!(file_type, "md" | "txt" | "html")
 }
 
 fn size(text: &str) -> i64 {

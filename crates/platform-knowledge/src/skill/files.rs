@@ -38,11 +38,12 @@ const LEVELS: &str = "\
         UNION SELECT f.id, f.parent_id, f.name FROM folders f JOIN tree ON f.parent_id = tree.id \
             WHERE f.account_id = $1), \
     of AS (\
-        SELECT tree.*, d.file_name, d.content_hash FROM tree \
+        SELECT tree.*, d.file_name, coalesce(d.binary_hash, d.content_hash) AS hash FROM tree \
         LEFT JOIN documents d ON d.account_id = $1 AND d.folder_id = tree.id \
-        UNION ALL SELECT id, NULL, '', file_name, content_hash FROM documents WHERE account_id = $1 AND id = ANY($2)) \
+        UNION ALL SELECT id, NULL, '', file_name, coalesce(binary_hash, content_hash) FROM documents \
+            WHERE account_id = $1 AND id = ANY($2)) \
     SELECT id, parent_id, name, encode(sha256(convert_to(\
-        string_agg(file_name || '/' || content_hash, E'\\n' ORDER BY file_name COLLATE \"C\", content_hash), 'UTF8')), 'hex') \
+        string_agg(file_name || '/' || hash, E'\\n' ORDER BY file_name COLLATE \"C\", hash), 'UTF8')), 'hex') \
         AS content FROM of GROUP BY id, parent_id, name";
 
 /// Gives skills their versions: digests of all paths and contents (contract 14).
@@ -165,13 +166,12 @@ const BELOW: &str = "\
 
 const FILES: &str = "\
     WITH files AS (\
-        SELECT folder_id, file_name, id, file_type, content_hash, size, source_file_id, created_ms FROM documents \
-            WHERE account_id = $1 AND folder_id = ANY($3) \
-        UNION ALL SELECT NULL, file_name, id, file_type, content_hash, size, source_file_id, created_ms FROM documents \
-            WHERE account_id = $1 AND id = $2) \
+        SELECT folder_id, file_name, id, file_type, content_hash, size, source_file_id, binary_hash, created_ms \
+            FROM documents WHERE account_id = $1 AND folder_id = ANY($3) \
+        UNION ALL SELECT NULL, file_name, id, file_type, content_hash, size, source_file_id, binary_hash, created_ms \
+            FROM documents WHERE account_id = $1 AND id = $2) \
     SELECT folder_id AS folder, file_name AS name, id AS document, file_type, content_hash, size, \
-        CASE WHEN file_type NOT IN ('md', 'txt', 'html') THEN source_file_id END AS binary FROM files \
-        ORDER BY created_ms, id LIMIT $4";
+        CASE WHEN binary_hash IS NOT NULL THEN source_file_id END AS binary FROM files ORDER BY created_ms, id LIMIT $4";
 
 /// The files of a skill, the oldest when they are too many.
 pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> Result<Listing> {
