@@ -384,6 +384,20 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     let turns = many["recalledMemories"][0]["turns"].as_array().expect("turns");
     assert_eq!((turns.len(), &turns[4]["content"]), (6, &json!("Parrot number 4 of mine talks")), "{many}");
 
+    // A chat that was looked into goes on, and is made anew under its id.
+    let first = tell(&app, "m", &who("fay"), "My cat is called Pfote").await;
+    let mut same = who("fay");
+    same["chatUid"] = first["chatUID"].clone();
+    let recalled = async |question: &str| tell(&app, "m", &who("fay"), question).await["recalledMemories"].to_string();
+    assert!(recalled("Who is my cat?").await.contains("Pfote"));
+    tell(&app, "m", &same, "My dog is called Bello").await;
+    assert!(recalled("Who is my dog?").await.contains("Bello"));
+    app.delete(&format!("/assistants/m/chats/{}", text(&first["chatUID"]))).await;
+    tell(&app, "m", &same, "My bird is called Piep").await;
+    tell(&app, "m", &same, "It sings").await;
+    let found = recalled("Who is my bird?").await;
+    assert!(found.contains("Piep") && !found.contains("Pfote") && !found.contains("Bello"), "{found}");
+
     // No more than 1,500 tokens; and the newest, whatever it says.
     for n in 0..4 {
         tell(&app, "m", &who("dan"), &format!("Parrot number {n} {}", "feather ".repeat(180))).await;
