@@ -174,6 +174,9 @@ async fn a_text_that_somebody_emptied_is_not_read_from_its_file_again() {
     is_empty(2).await;
     assert_eq!(app.post(&format!("{path}/reindex"), json!({})).await.status, StatusCode::ACCEPTED);
     is_empty(2).await;
+    // Where the text comes back, so does a summary.
+    assert_eq!(app.post(&format!("{path}/revert/1"), json!({})).await.status, StatusCode::OK);
+    eventually("its summary", summary).await;
     let empty = upload(&app, "empty.md", Vec::new(), &[]).await;
     let path = format!("/documents/{}", text(&empty.body["_id"]));
     assert_eq!(app.post(&format!("{path}/reindex"), json!({})).await.body["currentVersion"], 1);

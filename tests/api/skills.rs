@@ -63,6 +63,10 @@ async fn a_skill_folder_of_another_product_is_imported_and_leaves_as_it_came() {
     assert_eq!(again.body["skill"]["version"], *version, "the same content has the same version");
     let copy = text(&again.body["skill"]["id"]);
     assert_eq!(app.get(&format!("/skills/{copy}/tree")).await.body["files"], tree["files"]);
+    let document = app.get("/documents?fileType=binary&search=logo").await.body["documents"][0].clone();
+    let nonsense = json!({"markdownContent": "no picture"});
+    let edited = app.patch(&format!("/documents/{}", text(&document["_id"])), nonsense).await;
+    assert_eq!(edited.error(), "VALIDATION_ERROR", "{}", edited.body);
     // What is no text is a file, which goes with its skill; with other bytes it is another version.
     let other =
         import(&app, &[files[0], files[1], files[2], ("review/assets/logo.png", b"\x89PNG\r\n\x1a\n\x01\0")]).await;

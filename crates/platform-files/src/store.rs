@@ -17,6 +17,7 @@ use object_store::{
     prefix::PrefixStore,
 };
 use platform_core::{Error, Result, Timestamp, run_blocking};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
@@ -208,7 +209,11 @@ fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, Str
 /// Moves a file to its place; when this returns it is there after any crash.
 fn move_durably(root: &Path, from: &Path, to: &Path) -> io::Result<()> {
     let dir = to.parent().unwrap_or(root);
-    fs::File::open(from)?.sync_all()?;
+    let file = fs::File::open(from)?;
+    // Bytes without a record are left alone for a while, which begins now, however long they waited.
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    futimens(&file, &Timestamps { last_access: now, last_modification: now })?;
+    file.sync_all()?;
     // An empty directory may be cleaned away by whoever removed its last file.
     loop {
         fs::create_dir_all(dir)?;

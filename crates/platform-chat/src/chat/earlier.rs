@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     sync::{Arc, LazyLock},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -38,6 +39,10 @@ const MOST_SAID: i32 = 1500;
 /// Bytes of what is known of chats, and of a message or a chat beside its text.
 const MOST_KNOWN: u64 = 64 << 20;
 const ROOM: usize = 100;
+/// What nobody looked into for so long is forgotten.
+const KNOWN: Duration = Duration::from_mins(10);
+/// Chats that are looked into at once: the newest have as many turns as are asked for more often than not.
+const AT_ONCE: usize = 40;
 /// Bytes of a message that is read as it is stored: of a longer one PostgreSQL takes what counts, in three times as long.
 const SHORT: i32 = 4096;
 
@@ -57,7 +62,7 @@ struct Said {
 
 /// A chat, and how far it is: messages are only ever added.
 #[derive(Clone, PartialEq, Eq, Hash, QueryableByName)]
-struct Chat {
+struct ChatState {
     #[diesel(sql_type = Text)]
     uid: String,
     #[diesel(sql_type = BigInt)]
@@ -79,20 +84,48 @@ struct Content {
 
 /// The newest chats of a bucket, as `near`. Those of assistants of this name that are of the one with this id: an earlier
 /// one may have had the name.
-fn near(most: i64) -> String {
+///
+/// `whose`: what their end user is. Open and archived ones are found each by an index in their order.
+fn near(most: i64, whose: &str) -> String {
     format!(
         "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
                 tenant text, subtenant text, is_of_end_user bool, but text, most bigint, like_words text[])),
             own AS (SELECT identifier, created_ms FROM assistants
                 WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
-            near AS (SELECT c.uid, c.created_ms, c.message_count FROM chats c, own
-                WHERE c.account_id = (SELECT account FROM asked) AND c.archived = ANY('{{false,true}}')
-                    AND c.tenant_id = (SELECT tenant FROM asked) AND c.assistant = own.identifier
-                    AND (NOT (SELECT is_of_end_user FROM asked)
-                        OR c.subtenant_id IS NOT DISTINCT FROM (SELECT subtenant FROM asked))
-                    AND c.created_ms >= own.created_ms AND c.uid <> (SELECT but FROM asked)
+            near AS (SELECT c.* FROM own, (VALUES (false), (true)) AS kind (archived) CROSS JOIN LATERAL (
+                SELECT uid, created_ms, message_count FROM chats
+                WHERE account_id = (SELECT account FROM asked) AND archived = kind.archived
+                    AND tenant_id = (SELECT tenant FROM asked) AND assistant = own.identifier AND {whose}
+                    AND created_ms >= own.created_ms AND uid <> (SELECT but FROM asked)
+                ORDER BY created_ms DESC, uid DESC LIMIT {most}) c
                 ORDER BY c.created_ms DESC LIMIT {most})"
     )
+}
+
+/// The statements about one kind of buckets.
+struct Statements {
+    newest: String,
+    saying: String,
+}
+
+/// Of all of a tenant, or of those of its chats that are of no end user.
+static OF_TENANT: LazyLock<Statements> =
+    LazyLock::new(|| statements("(NOT (SELECT is_of_end_user FROM asked) OR subtenant_id IS NULL)"));
+
+/// Of one end user; the index has them by their metadata.
+static OF_END_USER: LazyLock<Statements> = LazyLock::new(|| {
+    statements(
+        "subtenant_id = (SELECT subtenant FROM asked)
+                    AND metadata ->> 'subtenantId' = (SELECT subtenant FROM asked)",
+    )
+});
+
+fn statements(whose: &str) -> Statements {
+    Statements { newest: newest(&near(MOST_CHATS, whose)), saying: saying(&near(MOST_SEARCHED, whose)) }
+}
+
+fn statements_of(bucket: &MemoryBucket) -> &'static Statements {
+    if bucket.is_of_end_user && bucket.subtenant_id.is_some() { &OF_END_USER } else { &OF_TENANT }
 }
 
 /// What counts of a message, as [`Body`].
@@ -102,18 +135,20 @@ fn cut() -> String {
     )
 }
 
-static NEWEST: LazyLock<String> = LazyLock::new(|| {
-    format!("{} SELECT uid, created_ms, message_count FROM near ORDER BY created_ms DESC, uid", near(MOST_CHATS))
-});
+fn newest(near: &str) -> String {
+    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY created_ms DESC, uid")
+}
 
 /// The newest messages of chats.
 static SAID: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT m.conversation AS chat, m.role, m.body, m.created_ms, m.position
-        FROM jsonb_to_recordset($1::jsonb) AS chat(account text, uid text) CROSS JOIN LATERAL (
+        FROM jsonb_to_recordset($1::jsonb) AS asked(account text, uid text, created bigint)
+        JOIN chats ON account_id = asked.account AND chats.uid = asked.uid AND created_ms = asked.created
+        CROSS JOIN LATERAL (
             SELECT conversation, position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT}
                 THEN body::text ELSE {} END AS body FROM messages
-            WHERE account_id = chat.account AND conversation = chat.uid AND role IN ('user', 'assistant')
+            WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
             ORDER BY position DESC LIMIT {MOST_MESSAGES}) m
         ORDER BY m.conversation, m.position",
         cut(),
@@ -121,9 +156,9 @@ static SAID: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Messages that say a word, those that say most of them first, each with the one before and after it.
-static SAYING: LazyLock<String> = LazyLock::new(|| {
+fn saying(near: &str) -> String {
     format!(
-        "{},
+        "{near},
             said AS (SELECT near.uid, m.position FROM near CROSS JOIN LATERAL (
                 SELECT position, body FROM messages
                 WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid
@@ -139,10 +174,9 @@ static SAYING: LazyLock<String> = LazyLock::new(|| {
             AND m.position BETWEEN said.position - 1 AND said.position + 1
         WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}
         ORDER BY m.conversation, m.position",
-        near(MOST_SEARCHED),
         cut(),
     )
-});
+}
 
 /// What it is asked with.
 #[derive(Serialize)]
@@ -164,6 +198,8 @@ struct Asked<'a> {
 struct AskedChat<'a> {
     account: &'a str,
     uid: &'a str,
+    /// One that was made anew under its id is another.
+    created: i64,
 }
 
 impl<'a> Asked<'a> {
@@ -185,22 +221,27 @@ impl<'a> Asked<'a> {
 pub struct PgEarlierTurns {
     db: Db,
     /// What was said in chats that were read before.
-    known: Cache<(AccountId, Chat), Arc<[EarlierTurn]>>,
+    known: Cache<(AccountId, ChatState), Arc<[EarlierTurn]>>,
 }
 
 impl PgEarlierTurns {
     /// Reads from this database.
     pub fn new(db: &Db) -> Self {
         let said = |turn: &EarlierTurn| turn.said.iter().map(|said| said.content.len() + ROOM).sum::<usize>();
-        let weigh = move |_: &(AccountId, Chat), turns: &Arc<[EarlierTurn]>| {
+        let weigh = move |_: &(AccountId, ChatState), turns: &Arc<[EarlierTurn]>| {
             u32::try_from(ROOM + turns.iter().map(said).sum::<usize>()).unwrap_or(u32::MAX)
         };
-        Self { db: db.clone(), known: Cache::builder().weigher(weigh).max_capacity(MOST_KNOWN).build() }
+        Self {
+            db: db.clone(),
+            known: Cache::builder().weigher(weigh).max_capacity(MOST_KNOWN).time_to_idle(KNOWN).build(),
+        }
     }
 
     /// Reads what was said in chats, which is known from then on.
-    async fn learn(&self, account: &AccountId, chats: Vec<Chat>) -> Result<Vec<EarlierTurn>> {
-        let asked: Vec<_> = chats.iter().map(|chat| AskedChat { account: account.as_str(), uid: &chat.uid }).collect();
+    async fn learn(&self, account: &AccountId, chats: Vec<ChatState>) -> Result<Vec<EarlierTurn>> {
+        let asked =
+            chats.iter().map(|chat| AskedChat { account: account.as_str(), uid: &chat.uid, created: chat.created_ms });
+        let asked: Vec<_> = asked.collect();
         let mut conn = self.db.fair_conn(account).await?;
         let turns = read(&mut conn, JsonStatement::new(&SAID, &asked)?, i32::MAX).await?;
         drop(conn);
@@ -215,27 +256,28 @@ impl PgEarlierTurns {
 #[async_trait]
 impl EarlierTurns for PgEarlierTurns {
     async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
-        let asked = JsonStatement::new(&NEWEST, &[Asked::of(account, of, but, most)])?;
+        let most_turns = usize::try_from(most).unwrap_or(usize::MAX);
+        let asked = JsonStatement::new(&statements_of(of).newest, &[Asked::of(account, of, but, most)])?;
         let conn = self.db.read().await?;
-        let newest: Vec<Chat> = asked.load(&mut conn.get()).await?;
-        let (mut turns, mut unknown, mut messages) = (Vec::new(), Vec::new(), 0);
-        for chat in newest {
-            // The newest that have as many turns, of four messages each.
-            if messages >= most.saturating_mul(4) {
+        let newest: Vec<ChatState> = asked.load(&mut conn.get()).await?;
+        let mut turns = Vec::new();
+        for chats in newest.chunks(AT_ONCE) {
+            let mut unknown = Vec::new();
+            for chat in chats {
+                match self.known.get(&(account.clone(), chat.clone())) {
+                    Some(known) => turns.extend_from_slice(&known),
+                    None => unknown.push(chat.clone()),
+                }
+            }
+            if !unknown.is_empty() {
+                turns.extend(self.learn(account, unknown).await?);
+            }
+            if turns.len() >= most_turns {
                 break;
             }
-            messages += i64::from(chat.message_count).min(MOST_MESSAGES);
-            let of = (account.clone(), chat);
-            match self.known.get(&of) {
-                Some(known) => turns.extend_from_slice(&known),
-                None => unknown.push(of.1),
-            }
-        }
-        if !unknown.is_empty() {
-            turns.extend(self.learn(account, unknown).await?);
         }
         turns.sort_by_key(|turn| Reverse(turn.at));
-        turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        turns.truncate(most_turns);
         Ok(turns)
     }
 
@@ -254,13 +296,15 @@ impl EarlierTurns for PgEarlierTurns {
         let mut conn = self.db.fair_conn(account).await?;
         let looking = conn.transaction::<_, Error, _>(async |conn| {
             diesel::sql_query(PATIENCE).execute(conn).await?;
-            read(conn, JsonStatement::new(&SAYING, &[asked])?, WITHIN_WINDOW).await
+            read(conn, JsonStatement::new(&statements_of(of).saying, &[asked])?, WITHIN_WINDOW).await
         });
-        looking.await
+        let mut turns = looking.await?;
+        turns.sort_by_key(|turn| Reverse(turn.at));
+        Ok(turns)
     }
 }
 
-/// Messages as turns, the newest first, each from what a user said up to what they say next, or up to a gap. They are
+/// Messages as turns, each from what a user said up to what they say next, or up to a gap. They are
 /// read one by one as they come, while PostgreSQL finds the next.
 async fn read(conn: &mut Conn, statement: JsonStatement, most_between: i32) -> Result<Vec<EarlierTurn>> {
     let mut rows = statement.load_stream::<Said>(conn).await?;
@@ -280,6 +324,5 @@ async fn read(conn: &mut Conn, statement: JsonStatement, most_between: i32) -> R
         }
         last = position;
     }
-    turns.sort_by_key(|turn| Reverse(turn.at));
     Ok(turns)
 }

@@ -12,4 +12,4 @@ pub use model::{
 pub(crate) use model::{MOST_TEXT, tokens};
 pub(crate) use service::Gone;
 pub use service::{DocumentLimits, DocumentService, FolderResources, KnowledgeNeeds, PgKnowledge, SourceFiles};
-pub(crate) use write::{Making, create_in};
+pub(crate) use write::{BINARY, Making, create_in};

@@ -212,8 +212,12 @@ pub(crate) async fn note_ready(
     let indexing = serde_json::to_value(indexing).map_err(Error::internal)?;
     let is = (documents::status.eq("ready"), documents::indexing.eq(indexing), documents::due_ms.eq(None::<i64>));
     // Nothing sums up a text that was emptied; what a client wrote stays.
-    let is_left = documents::size.eq(0).and(documents::summary_of.is_distinct_from(BY_CLIENT));
-    let summary = documents::summary.eq(case_when(is_left, "".into_sql::<Text>()).otherwise(documents::summary));
+    let is_left = || documents::size.eq(0).and(documents::summary_of.is_distinct_from(BY_CLIENT));
+    let summary = (
+        documents::summary.eq(case_when(is_left(), "".into_sql::<Text>()).otherwise(documents::summary)),
+        documents::summary_of
+            .eq(case_when(is_left(), None::<String>.into_sql::<Nullable<Text>>()).otherwise(documents::summary_of)),
+    );
     let of = by_id(account.as_str(), id);
     diesel::update(of).set((is, indexed, documents::embedded_by.eq(embedded_by), summary)).execute(conn).await?;
     Ok(())

@@ -11,6 +11,10 @@ use super::{
     versions::{self, Change},
 };
 use crate::{extract::Extracted, index, tree};
+
+/// `fileType` of a file of a skill that is no text.
+pub(crate) const BINARY: &str = "binary";
+
 /// A document that comes to be.
 pub(crate) struct Making<'a> {
     pub settings: DocumentSettings,
@@ -65,7 +69,7 @@ pub(crate) async fn create_in(
         language: "simple".to_owned(),
         created_by: user_uid.to_owned(),
         source_file_id: source.as_ref().map(|file| file.id().to_owned()),
-        binary_hash: source.as_ref().filter(|_| !is_text(file_type)).map(|file| file.sha256().to_owned()),
+        binary_hash: source.as_ref().filter(|_| file_type == BINARY).map(|file| file.sha256().to_owned()),
         unread: unreadable.is_some(),
         version: 1,
         created_ms: now.0,
@@ -125,6 +129,10 @@ pub(crate) async fn update_in(
     (row.summary, row.is_skill, row.tags) = (settings.summary, settings.is_skill, texts(&settings.tags));
     let new_text = settings.markdown_content;
     let is_new = changes_text && sha256_hex(&new_text) != row.content_hash;
+    if is_new && row.file_type == BINARY {
+        let message = "This file is no text; import its skill again to replace it.";
+        return Err(Error::invalid("markdownContent", "format", message));
+    }
     row.version += 1;
     row.edited_ms = now.0;
     let shown = if is_new {
@@ -248,11 +256,6 @@ pub(crate) fn queue(row: &mut DocumentRow) -> Result<()> {
     row.indexing = serde_json::to_value(Indexing::queued()).map_err(Error::internal)?;
     row.due_ms = Some(row.edited_ms);
     Ok(())
-}
-
-/// Whether files of a type are texts, of which nothing is lost when they become markdown.
-fn is_text(file_type: &str) -> bool {
-    matches!(file_type, "md" | "txt" | "html")
 }
 
 fn size(text: &str) -> i64 {

@@ -20,20 +20,20 @@ pub(super) const MOST_BYTES: usize = 8 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Unpacked {
     /// By their paths.
-    Files(Vec<(String, Content)>),
+    Files(Vec<(String, FileContent)>),
     TooLarge,
     Refused(String),
 }
 
 /// What is in a file of a skill.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Content {
+pub(crate) enum FileContent {
     Text(String),
     /// Bytes that are no text, in base64.
     Base64(String),
 }
 
-impl Content {
+impl FileContent {
     pub fn of(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => Self::Text(text),
@@ -74,16 +74,16 @@ fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
         if size > MOST_BYTES || files.len() >= MOST_FILES {
             return Ok(Unpacked::TooLarge);
         }
-        files.push((path, Content::of(content)));
+        files.push((path, FileContent::of(content)));
     }
     Ok(Unpacked::Files(files))
 }
 
 /// Files of a skill by their paths within it: without the folder that all lie in, without what systems add. An error
 /// says which path is not taken.
-pub(super) fn placed(files: Vec<(String, Content)>) -> std::result::Result<Vec<(String, Content)>, String> {
+pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<Vec<(String, FileContent)>, String> {
     let is_added = |path: &str| path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store");
-    let mut kept: Vec<(String, Content)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
+    let mut kept: Vec<(String, FileContent)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
     for (path, _) in &mut kept {
         while path.starts_with("./") {
             path.drain(..2);
@@ -139,8 +139,8 @@ mod tests {
 
     type Zip = ZipWriter<Cursor<Vec<u8>>>;
 
-    fn files(paths: &[&str]) -> Vec<(String, Content)> {
-        paths.iter().map(|path| ((*path).to_owned(), Content::Text(String::new()))).collect()
+    fn files(paths: &[&str]) -> Vec<(String, FileContent)> {
+        paths.iter().map(|path| ((*path).to_owned(), FileContent::Text(String::new()))).collect()
     }
 
     #[test]
@@ -155,8 +155,8 @@ mod tests {
         let packed = pack(&[file("SKILL.md"), file("scripts/run.py"), logo]).expect("packed");
         let unpacked: Unpacked = serde_json::from_slice(&unpack(&packed)).expect("JSON");
         let Unpacked::Files(found) = unpacked else { panic!("{unpacked:?}") };
-        assert_eq!(found[1], ("scripts/run.py".to_owned(), Content::Text("text".to_owned())));
-        assert_eq!(found[2], ("logo.png".to_owned(), Content::Base64("/wA=".to_owned())));
+        assert_eq!(found[1], ("scripts/run.py".to_owned(), FileContent::Text("text".to_owned())));
+        assert_eq!(found[2], ("logo.png".to_owned(), FileContent::Base64("/wA=".to_owned())));
         let root = placed(files(&["./review/SKILL.md", "review/a/b.md", "__MACOSX/x"])).expect("placed");
         assert_eq!(root.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["SKILL.md", "a/b.md"]);
         for bad in [

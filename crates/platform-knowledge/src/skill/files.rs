@@ -142,7 +142,7 @@ impl Listing {
 /// A skill cannot be read as a whole.
 pub(super) fn too_large() -> Error {
     let message = format!(
-        "This skill has more than {MOST_FILES} files or 8 MiB with their paths; read its documents one by one."
+        "This skill has more than {MOST_FILES} files, or 8 MiB of texts or of other files; read them one by one."
     );
     Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE)
 }

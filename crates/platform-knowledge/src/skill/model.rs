@@ -146,7 +146,7 @@ pub struct SkillFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub encoding: Option<&'static str>,
-    /// `md`, `txt`, `html`, `pdf`, `docx` or `binary`.
+    /// `md`, `txt`, `html`, `pdf`, `docx`, or `binary`: it is no text.
     pub file_type: String,
 }
 

@@ -1,4 +1,10 @@
-use std::{slice, sync::Arc};
+use std::{
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -8,10 +14,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use platform_access::{Place, Resources};
 use platform_core::{AccountId, Caller, Code, Error, Id, Owner, Page, Result, Timestamp, run_blocking, sha256_hex};
 use platform_db::{Conn, Idempotency};
-use platform_files::{FileService, NewFile, StoredBytes};
+use platform_files::{Content, FileService, NewFile, StoredBytes};
 
 use super::{
-    archive::{Content, MOST_BYTES, MOST_FILES, Unpacked, pack, placed},
+    archive::{FileContent, MOST_BYTES, MOST_FILES, Unpacked, pack, placed},
     files,
     frontmatter::{identity, shortened, stub},
     model::{
@@ -22,7 +28,7 @@ use super::{
 };
 use crate::{
     code,
-    document::{DocumentSettings, Making, PgKnowledge, create_in, repository as documents},
+    document::{BINARY, DocumentSettings, Making, PgKnowledge, create_in, repository as documents},
     folder::{Folder, FolderRow, FolderSettings, repository as folders},
     tree,
 };
@@ -54,11 +60,11 @@ pub trait SkillService: Send + Sync {
     async fn uninstall(&self, caller: &Caller, id: &Id<Skill>, scope: Option<&str>) -> Result<()>;
 }
 
-/// Files that are no text which are stored at once.
-const STORED_AT_ONCE: usize = 8;
+/// Files that are stored or read at once.
+const AT_ONCE: usize = 8;
 
 /// What a document of a skill is made of.
-struct Part {
+struct SkillPart {
     path: String,
     text: String,
     /// What is no text.
@@ -96,23 +102,48 @@ impl PgKnowledge {
         Ok(found.swap_remove(0))
     }
 
+    /// A file with what is in it; `left`: bytes that files which are no text may have together.
+    async fn skill_file(
+        &self,
+        account: &AccountId,
+        path: String,
+        row: files::FileRow,
+        left: &AtomicU64,
+    ) -> Result<SkillFile> {
+        let (content, encoding) = match &row.binary {
+            Some(id) => {
+                let file = self.files.get(account, &Id::named(id)).await?;
+                let size = file.size.unsigned_abs();
+                let take = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(size));
+                take.map_err(|_| files::too_large())?;
+                (STANDARD.encode(self.files.bytes(account, &file, u64::MAX).await?), Some("base64"))
+            }
+            None => {
+                let conn = self.db.read().await?;
+                let text = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
+                (text.unwrap_or_default(), None)
+            }
+        };
+        Ok(SkillFile { path, content, encoding, file_type: row.file_type })
+    }
+
     /// What a document is made of; bytes that are no text are stored.
-    async fn part(&self, account: &AccountId, path: String, content: Content) -> Result<Part> {
+    async fn part(&self, account: &AccountId, path: String, content: FileContent) -> Result<SkillPart> {
         let bytes = match content {
-            Content::Text(text) => return Ok(Part { path, text, source: None }),
-            Content::Base64(text) => Bytes::from(STANDARD.decode(text).map_err(Error::internal)?),
+            FileContent::Text(text) => return Ok(SkillPart { path, text, source: None }),
+            FileContent::Base64(text) => Bytes::from(STANDARD.decode(text).map_err(Error::internal)?),
         };
         let file = NewFile {
             name: path.clone(),
             size: bytes.len() as u64,
             sha256: sha256_hex(&bytes),
-            content: platform_files::Content::Bytes(bytes),
+            content: Content::Bytes(bytes),
             ttl_seconds: None,
             owner: Owner::default(),
             kept_for: Some("document"),
         };
         let source = Some(self.files.store(account, file).await?);
-        Ok(Part { path, text: String::new(), source })
+        Ok(SkillPart { path, text: String::new(), source })
     }
 
     /// Makes a folder that is a skill, with files by their paths; the folder, and the document at `SKILL.md`.
@@ -121,7 +152,7 @@ impl PgKnowledge {
         conn: &mut Conn,
         caller: &Caller,
         place: &NewSkill,
-        files: Vec<Part>,
+        files: Vec<SkillPart>,
         now: Timestamp,
     ) -> Result<(Folder, crate::Document)> {
         let account = &caller.account;
@@ -145,7 +176,7 @@ impl PgKnowledge {
         folders::insert(conn, &root).await?;
         let mut made = vec![(String::new(), root.id.clone())];
         let (mut skill_doc, mut count) = (None, 0);
-        for Part { path, text, source } in files {
+        for SkillPart { path, text, source } in files {
             let (dir, file_name) = path.rsplit_once('/').unwrap_or(("", &path));
             let mut within = root.id.clone();
             let mut above = String::new();
@@ -164,9 +195,7 @@ impl PgKnowledge {
             let is_skill_doc = dir.is_empty() && file_name.eq_ignore_ascii_case("SKILL.md");
             let (name, extension) = file_name.rsplit_once('.').unwrap_or((file_name, ""));
             let file_type = match extension.to_ascii_lowercase().as_str() {
-                "pdf" if source.is_some() => "pdf",
-                "docx" if source.is_some() => "docx",
-                _ if source.is_some() => "binary",
+                _ if source.is_some() => BINARY,
                 "md" | "markdown" => "md",
                 "html" | "htm" => "html",
                 _ => "txt",
@@ -231,7 +260,7 @@ impl SkillService for PgKnowledge {
         new.check()?;
         let description = new.description.clone().unwrap_or_else(|| new.name.clone());
         let text = stub(&new.name, &description);
-        let files = vec![Part { path: "SKILL.md".to_owned(), text, source: None }];
+        let files = vec![SkillPart { path: "SKILL.md".to_owned(), text, source: None }];
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
@@ -250,22 +279,9 @@ impl SkillService for PgKnowledge {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
         let rows = files::of_skill(conn.get(), account, id).await?.whole()?;
-        let mut left = files::MOST_TREE as u64;
-        let mut files = Vec::with_capacity(rows.len());
-        for (path, row) in rows {
-            let (content, encoding) = match &row.binary {
-                Some(id) => {
-                    let file = self.files.get(account, &Id::named(id)).await?;
-                    left = left.checked_sub(file.size.unsigned_abs()).ok_or_else(files::too_large)?;
-                    (STANDARD.encode(self.files.bytes(account, &file, u64::MAX).await?), Some("base64"))
-                }
-                None => {
-                    let text = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
-                    (text.unwrap_or_default(), None)
-                }
-            };
-            files.push(SkillFile { path, content, encoding, file_type: row.file_type });
-        }
+        let left = AtomicU64::new(files::MOST_TREE as u64);
+        let read = stream::iter(rows).map(|(path, row)| self.skill_file(account, path, row, &left));
+        let files = read.buffered(AT_ONCE).try_collect().await?;
         Ok(SkillTree { version: skill.version.clone(), skill, files })
     }
 
@@ -296,7 +312,7 @@ impl SkillService for PgKnowledge {
             Unpacked::Refused(reason) => return Err(refused(&reason)),
         };
         let (name, description) = match files.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md")) {
-            Some((_, Content::Text(text))) => identity(text),
+            Some((_, FileContent::Text(text))) => identity(text),
             _ => return Err(refused("SKILL.md is no text")),
         };
         if place.name.is_empty() {
@@ -305,7 +321,7 @@ impl SkillService for PgKnowledge {
         place.description = description.map(|description| shortened(&description));
         place.check()?;
         let files = stream::iter(files).map(|(path, content)| self.part(&caller.account, path, content));
-        let files: Vec<Part> = files.buffered(STORED_AT_ONCE).try_collect().await?;
+        let files: Vec<SkillPart> = files.buffered(AT_ONCE).try_collect().await?;
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
@@ -328,12 +344,13 @@ impl SkillService for PgKnowledge {
         install.check()?;
         let scope = scope(install.scope.as_deref())?;
         let account = &caller.account;
-        self.skill(account, id, of).await?;
+        let mut tree = SkillService::tree(self, account, id, of).await?;
         let note = (install.agents.as_slice(), install.cli_version.as_deref(), self.clock.now());
         let mut conn = self.db.conn().await?;
         repository::set_installed(&mut conn, account, id, (&caller.principal(), scope), Some(note)).await?;
         drop(conn);
-        SkillService::tree(self, account, id, of).await
+        tree.skill = self.skill(account, id, of).await?;
+        Ok(tree)
     }
 
     async fn uninstall(&self, caller: &Caller, id: &Id<Skill>, given: Option<&str>) -> Result<()> {
@@ -350,7 +367,7 @@ fn unpacked(files: Vec<(String, Bytes)>) -> Unpacked {
     if files.len() > MOST_FILES || size > MOST_BYTES {
         return Unpacked::TooLarge;
     }
-    Unpacked::Files(files.into_iter().map(|(path, bytes)| (path, Content::of(bytes.to_vec()))).collect())
+    Unpacked::Files(files.into_iter().map(|(path, bytes)| (path, FileContent::of(bytes.to_vec()))).collect())
 }
 
 fn refused(reason: &str) -> Error {
