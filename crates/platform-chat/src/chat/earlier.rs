@@ -85,7 +85,7 @@ struct Content {
 /// The newest chats of a bucket, as `near`. Those of assistants of this name that are of the one with this id: an earlier
 /// one may have had the name.
 ///
-/// `whose`: what their end user is. Open and archived ones are found each by an index in their order.
+/// `whose`: a condition on their end user. Open and archived ones are found each by an index in their order.
 fn near(most: i64, whose: &str) -> String {
     format!(
         "WITH asked AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, assistant text,
