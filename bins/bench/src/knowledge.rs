@@ -30,7 +30,7 @@ impl Bench {
         let mut connection = Connection::open(&platform.address).await.expect("connected");
         let account = self.account(&mut connection).await;
         let digest = std::fs::read(table().join("model.safetensors")).map(sha256_hex).expect("a table");
-        self.pieces(&account, &format!("{model}#{}", &digest[..8])).await;
+        self.pieces_with_vectors(&account, &format!("{model}#{}", &digest[..8])).await;
         let mut rows = Vec::new();
         for mode in ["keyword", "semantic", "hybrid"] {
             let mut times = Vec::new();
@@ -54,7 +54,47 @@ impl Bench {
         }
         let memory = count(platform.memory_kib()) / 1024.0;
         rows.extend(Row::new("  memory of the process after it", format!("{memory:.0} MiB"), String::new(), ""));
+        rows.extend(self.search_by_words(&mut connection, &account).await);
         rows
+    }
+
+    /// Searches for four rare words, against `ts_rank` over all pieces that have one.
+    async fn search_by_words(&self, connection: &mut Connection, account: &str) -> Vec<Row> {
+        let documents = self.pieces / 100;
+        let fill = format!(
+            "TRUNCATE chunk_vectors, chunks, documents CASCADE; DROP INDEX chunks_words; {}; \
+            CREATE INDEX chunks_words ON chunks USING gin (words); VACUUM ANALYZE chunks; VACUUM ANALYZE documents",
+            fill(account, documents, "NULL", "exp(random() * ln(50000))")
+        );
+        let mut conn = self.db.conn().await.expect("a connection");
+        for statement in fill.split_inclusive(';') {
+            conn.batch_execute(statement).await.expect("filled");
+        }
+        let (mut ratios, mut times, mut references) = (vec![], vec![], vec![]);
+        for round in 0..self.rounds {
+            let reference = 1000.0 / self.pgbench("search.sql", 1).await;
+            let mut round_times = Vec::new();
+            for n in 0..40 {
+                let words: Vec<_> =
+                    (0..4).map(|at| format!("w{}", 1000 + (round * 211 + n * 131 + at * 97) % 500)).collect();
+                let body = format!("{{\"query\":\"{}\",\"mode\":\"keyword\"}}", words.join(" "));
+                let began = Instant::now();
+                let ask = request("POST", "/v1/documents/search", KEY, &body);
+                let (status, answer) = connection.exchange(&ask).await.expect("an answer");
+                round_times.push(millis(began.elapsed()));
+                assert!(status == 200 && answer.contains("chunkId"), "{status}: {answer}");
+            }
+            let time = median(round_times);
+            ratios.push(time / reference);
+            times.push(time);
+            references.push(reference);
+        }
+        Row::new(
+            &format!("search by four rare words over {} pieces ({:.0} ms)", self.pieces, median(times)),
+            format!("{:.2} x", median(ratios)),
+            format!("ts_rank {:.0} ms", median(references)),
+            "<= 1.3 x",
+        )
     }
 
     /// Documents that wait while nobody works, and then are indexed.
@@ -212,27 +252,16 @@ impl Bench {
     }
 
     /// Puts 1,000 documents of 100 pieces into the index, each with words and a vector of chance.
-    async fn pieces(&self, account: &str, model: &str) {
+    async fn pieces_with_vectors(&self, account: &str, model: &str) {
         let fill = format!(
-            "INSERT INTO documents (account_id, id, name, file_name, file_type, status, size, token_count, summary, is_skill, \
-                tags, current_version, content_hash, indexing, language, created_by, version, created_ms, edited_ms, \
-                embedded_by, index_id, piece_count, summary_of) \
-            SELECT '{account}', 'd' || n, 'D' || n, 'D.md', 'md', 'ready', 1, 1, '', false, '[]', 1, '', \
-                '{{\"state\":\"done\"}}', 'english', 'x', 1, n, n, '{model}', 'i' || n, 100, 'client' \
-            FROM generate_series(1, 1000) n; \
-            INSERT INTO chunks (account_id, document_id, position, id, document_version, heading_path, text, token_count, \
-                words, text_hash) \
-            SELECT '{account}', 'd' || n, p, 'c' || n || '-' || p, 1, '[]', t.text, 40, \
-                to_tsvector('english', t.text) || array_to_tsvector(ARRAY['account:{account}']), 'h' || p \
-            FROM generate_series(1, 1000) n, generate_series(0, 99) p, LATERAL (\
-                SELECT string_agg('w' || floor(random() * {WORDS})::int, ' ') AS text \
-                FROM generate_series(1, 40) WHERE n + p >= 0) t; \
+            "{}; \
             INSERT INTO chunk_vectors (account_id, document_id, model, text_hash, embedding) \
             SELECT '{account}', 'd' || n, '{model}', 'h' || p, v.embedding \
             FROM generate_series(1, 1000) n, generate_series(0, 99) p, LATERAL (\
                 SELECT array_agg(((random() - 0.5) / 4.6)::real) AS embedding FROM generate_series(1, {DIMENSIONS}) \
                 WHERE n + p >= 0) v; \
-            ANALYZE"
+            ANALYZE",
+            fill(account, 1000, &format!("'{model}'"), &format!("random() * {WORDS}"))
         );
         self.db.conn().await.expect("a connection").batch_execute(&fill).await.expect("filled");
     }
@@ -261,6 +290,26 @@ fn markdown(document: usize) -> String {
         text.push_str("\\n\\n");
     }
     text
+}
+
+/// Statements that put documents of 100 pieces of 40 words into the index; `word` draws the number of one.
+fn fill(account: &str, documents: usize, model: &str, word: &str) -> String {
+    format!(
+        "INSERT INTO documents (account_id, id, name, file_name, file_type, status, size, token_count, summary, is_skill, \
+            tags, current_version, content_hash, indexing, language, created_by, version, created_ms, edited_ms, \
+            embedded_by, index_id, piece_count, summary_of) \
+        SELECT '{account}', 'd' || n, 'D' || n, 'D.md', 'md', 'ready', 1, 1, '', false, '[]', 1, '', \
+            '{{\"state\":\"done\"}}', 'english', 'x', 1, n, n, {model}, 'i' || n, 100, 'client' \
+        FROM generate_series(1, {documents}) n; \
+        INSERT INTO chunks (account_id, document_id, position, id, document_version, heading_path, text, token_count, \
+            words, text_hash) \
+        SELECT '{account}', 'd' || n, p, 'c' || n || '-' || p, 1, '[]', t.text, 40, \
+            replace(' ' || to_tsvector('english', t.text)::text, ' ''', ' ''' || left(md5('{account}'), 8))::tsvector, \
+            'h' || p \
+        FROM generate_series(1, {documents}) n, generate_series(0, 99) p, LATERAL (\
+            SELECT string_agg('w' || floor({word})::int, ' ') AS text \
+            FROM generate_series(1, 40) WHERE n + p >= 0) t"
+    )
 }
 
 /// A table of vectors of chance, in the layout of model2vec.

@@ -45,6 +45,9 @@ struct Arguments {
     /// Chats that row 8 lists over.
     #[arg(long, default_value_t = 1_000_000)]
     chats: usize,
+    /// Pieces that row 16 searches by words.
+    #[arg(long, default_value_t = 1_000_000)]
+    pieces: usize,
     /// Streams that row 6 opens.
     #[arg(long, default_value_t = 18_000)]
     streams: usize,
@@ -103,6 +106,7 @@ async fn measure(arguments: Arguments) {
             rounds: arguments.rounds,
             seconds: arguments.seconds,
             chats: arguments.chats,
+            pieces: arguments.pieces,
             streams: arguments.streams,
         }
     };

@@ -52,6 +52,8 @@ pub struct Bench {
     pub rounds: usize,
     pub seconds: u64,
     pub chats: usize,
+    /// Pieces that are searched by words.
+    pub pieces: usize,
     pub streams: usize,
 }
 

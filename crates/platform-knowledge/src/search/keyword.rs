@@ -15,8 +15,6 @@ use super::{
 
 /// A word that is in more pieces than this is told apart no further, and looked for only when there is no other.
 const MOST_COUNTED: i64 = 20_000;
-/// Pieces that are looked at for such a word.
-const MOST_MATCHED: i64 = 50_000;
 /// Pieces that are weighed: those that have most of the words.
 const MOST_WEIGHED: i64 = 300;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
@@ -49,24 +47,26 @@ struct Row {
 
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
 /// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
-/// once, which counts them; those that have most of what is rare are weighed.
+/// once, which counts them; those that have most of what is rare are weighed. A word is kept with a prefix of its account;
+/// pieces that were indexed before that have the account as another word.
 fn statement() -> String {
     format!(
         "WITH RECURSIVE languages AS (
             (SELECT language FROM documents WHERE account_id = $1 ORDER BY language LIMIT 1)
             UNION ALL SELECT (SELECT d.language FROM documents d WHERE d.account_id = $1 AND d.language > l.language
                 ORDER BY d.language LIMIT 1) FROM languages l WHERE l.language IS NOT NULL
+        ), mine AS (
+            SELECT left(md5($1), 8) AS prefix, ('''account:' || $1 || '''')::tsquery AS account
         ), words AS (
-            SELECT DISTINCT lexeme AS word, ('''' || replace(lexeme, '''', '''''') || '''')::tsquery AS query
-            FROM languages, unnest(to_tsvector(language::regconfig, $8)) WHERE language IS NOT NULL
+            SELECT DISTINCT lexeme AS word,
+                ('''' || prefix || lexeme || '''')::tsquery || (account && ('''' || lexeme || '''')::tsquery) AS query
+            FROM mine, languages, unnest(to_tsvector(language::regconfig, $8)) WHERE language IS NOT NULL
         ), asked AS MATERIALIZED (
             SELECT row_number() OVER (ORDER BY length(word) DESC, word)::smallint AS n, * FROM words
             ORDER BY n LIMIT {MOST_ASKED}
-        ), mine AS (
-            SELECT ('''account:' || $1 || '''')::tsquery AS account
         ), hits AS MATERIALIZED (
-            SELECT asked.n, hit.document_id, hit.position FROM mine, asked CROSS JOIN LATERAL (
-                SELECT document_id, position FROM chunks WHERE words @@ (mine.account && asked.query)
+            SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
+                SELECT document_id, position FROM chunks WHERE account_id = $1 AND words @@ asked.query
                 LIMIT {MOST_COUNTED}) hit
         ), counted AS MATERIALIZED (
             SELECT asked.*, coalesce(pieces, 0) AS pieces
@@ -82,10 +82,10 @@ fn statement() -> String {
             SELECT hits.document_id, hits.position, weight FROM hits JOIN sought USING (n)
             WHERE pieces < {MOST_COUNTED}
             UNION ALL
-            SELECT common.document_id, common.position, weight FROM mine, sought CROSS JOIN LATERAL (
+            SELECT common.document_id, common.position, weight FROM sought CROSS JOIN LATERAL (
                 SELECT c.document_id, c.position FROM chunks c
                 JOIN documents d ON d.account_id = c.account_id AND d.id = c.document_id
-                WHERE c.words @@ (mine.account && sought.query) AND {WITHIN} LIMIT {MOST_MATCHED}) common
+                WHERE c.words @@ sought.query AND {WITHIN} LIMIT {MOST_COUNTED}) common
             WHERE pieces >= {MOST_COUNTED}
         ), candidates AS (
             SELECT m.document_id, m.position FROM matching m
@@ -94,10 +94,10 @@ fn statement() -> String {
         ), weighed AS (
             SELECT c.*, d.name,
                 (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))
-                FROM unnest(c.words) AS u (lexeme, positions, weights) JOIN sought s ON s.word = u.lexeme
+                FROM unnest(c.words) AS u (lexeme, positions, weights) JOIN sought s ON s.word = replace(u.lexeme, prefix, '')
                 CROSS JOIN LATERAL (SELECT sum(CASE w WHEN 'A' THEN 3 WHEN 'B' THEN 2 ELSE 1 END)::double precision
                     AS often FROM unnest(u.weights) AS w) t) AS score
-            FROM candidates of
+            FROM mine, candidates of
             JOIN chunks c ON c.account_id = $1 AND c.document_id = of.document_id AND c.position = of.position
             JOIN documents d ON d.account_id = $1 AND d.id = of.document_id
         ), best AS (
