@@ -443,6 +443,23 @@ async fn a_receiver_that_hangs_delays_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_receiver_that_has_not_answered_in_fifteen_seconds_is_asked_again() {
+    let (app, server, _) = app_with_tools(&[]).await;
+    let (slow, _) = webhook(&app, &format!("{}/hold", server.url()), &["*"], json!({})).await;
+    app.post(&format!("{slow}/test"), json!({})).await;
+    let first = eventually("the first attempt ends", async || {
+        deliveries(&app, &slow).await[0]["attempts"].as_array()?.first().cloned()
+    })
+    .await;
+    let took = first["durationMs"].as_i64().expect("ms");
+    assert!((15_000..30_000).contains(&took) && first["statusCode"].is_null(), "{first}");
+    assert!(first["error"].is_string(), "{first}");
+    server.let_go();
+    let all = all_stand(&app, &slow, 1, "succeeded").await;
+    assert_eq!(all[0]["attempts"].as_array().map(Vec::len), Some(2), "{all:?}");
+}
+
+#[tokio::test]
 async fn receivers_that_hang_after_hundreds_of_successes_delay_no_other_of_their_account() {
     let (db, server) = (TestDb::new().await, FakeToolServer::start());
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_RATE_FULL", "0")]);

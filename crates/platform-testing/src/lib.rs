@@ -25,6 +25,7 @@ mod mcp_server;
 mod model_server;
 mod nats;
 mod server;
+mod tls;
 mod tool_server;
 mod wait;
 
@@ -38,5 +39,6 @@ pub use mcp_server::FakeMcpServer;
 pub use model_server::{Embeddings, Ending, FakeModelServer, Recorded, Script};
 pub use nats::NatsServer;
 pub use server::ClosedPort;
+pub use tls::TlsProxy;
 pub use tool_server::{FakeToolServer, ToolRequest};
 pub use wait::{PATIENCE, eventually};
