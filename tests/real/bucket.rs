@@ -1,9 +1,13 @@
 //! Files and snapshots in a bucket, on the S3 server of the moto project.
 
+use std::collections::HashMap;
+
+use futures_util::future::join_all;
 use reqwest::{
-    Method, StatusCode,
+    Method, RequestBuilder, StatusCode,
     multipart::{Form, Part},
 };
+use tokio::sync::mpsc;
 
 use super::*;
 
@@ -16,9 +20,32 @@ fn client() -> reqwest::Client {
     reqwest::Client::builder().timeout(Duration::from_mins(1)).build().expect("a client")
 }
 
-async fn upload(app: &TestApp, name: &str, bytes: Vec<u8>) -> Reply {
+/// An S3 server, the address of a bucket there, and the platform that keeps its files in it.
+async fn with_bucket() -> (Real, String, TestApp) {
+    let port = free_port();
+    let moto = Real::start(port, &directory().join("venv/bin/moto_server"), &["-p", &port.to_string()]);
+    let bucket = moto.url("/files");
+    client().put(&bucket).send().await.expect("a bucket");
+    let settings = [
+        ("PLATFORM_OBJECT_STORE_URL", "s3://files/of/ours"),
+        ("AWS_ENDPOINT_URL", &moto.url("")),
+        ("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE"),
+        ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+        ("AWS_REGION", "us-east-1"),
+        ("PLATFORM_RATE_FULL", "0"),
+        ("PLATFORM_SWEEP_INTERVAL", "1s"),
+    ];
+    let app = platform(&settings).await;
+    (moto, bucket, app)
+}
+
+fn uploading(app: &TestApp, name: &str, bytes: Vec<u8>) -> RequestBuilder {
     let form = Form::new().part("file", Part::bytes(bytes).file_name(name.to_owned()));
-    app.send(app.request(Method::POST, "/files/upload").multipart(form)).await
+    app.request(Method::POST, "/files/upload").multipart(form)
+}
+
+async fn upload(app: &TestApp, name: &str, bytes: Vec<u8>) -> Reply {
+    app.send(uploading(app, name, bytes)).await
 }
 
 async fn download(file: &Value, range: &str) -> (u16, Vec<u8>) {
@@ -40,19 +67,7 @@ async fn ran(app: &TestApp, sandbox: &str, id: &Value, line: &str) -> Value {
 
 #[tokio::test]
 async fn files_and_snapshots_are_kept_in_a_bucket_and_one_that_is_silent_loses_nothing() {
-    let port = free_port();
-    let moto = Real::start(port, &directory().join("venv/bin/moto_server"), &["-p", &port.to_string()]);
-    let bucket = moto.url("/files");
-    client().put(&bucket).send().await.expect("a bucket");
-    let settings = [
-        ("PLATFORM_OBJECT_STORE_URL", "s3://files/of/ours"),
-        ("AWS_ENDPOINT_URL", &moto.url("")),
-        ("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE"),
-        ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
-        ("AWS_REGION", "us-east-1"),
-        ("PLATFORM_SWEEP_INTERVAL", "1s"),
-    ];
-    let mut app = platform(&settings).await;
+    let (moto, bucket, mut app) = with_bucket().await;
 
     // What is deleted goes from there, and so does what no record knows.
     let gone = upload(&app, "gone.bin", large()).await.body;
@@ -106,4 +121,59 @@ async fn files_and_snapshots_are_kept_in_a_bucket_and_one_that_is_silent_loses_n
     moto.signal("CONT");
     assert_eq!(upload(&app, "small.txt", b"a few words".to_vec()).await.status, StatusCode::OK);
     assert_eq!(download(&file, "bytes=0-9").await, (206, large()[..10].to_vec()));
+}
+
+#[tokio::test]
+async fn a_bucket_holds_what_records_say_however_often_the_process_is_killed() {
+    const UPLOADS: usize = 30;
+    let (_moto, bucket, mut app) = with_bucket().await;
+    let (mut kept, mut deleted) = (HashMap::new(), Vec::new());
+    for round in 0..6 {
+        let (told, mut heard) = mpsc::channel(UPLOADS);
+        let alive = &app;
+        let uploads = join_all((0..UPLOADS).map(|n| {
+            let (told, bytes) = (told.clone(), format!("{round} {n} ").repeat(2000).into_bytes());
+            async move {
+                let answer = uploading(alive, "file.txt", bytes.clone()).send().await.ok()?;
+                assert!(!answer.status().is_client_error(), "{}", answer.status());
+                let file = answer.error_for_status().ok()?.json::<Value>().await.ok()?;
+                let _ = told.send(()).await;
+                Some((file, bytes))
+            }
+        }));
+        // Of those whose end nobody is told of, nothing is known.
+        let doomed: Vec<String> = kept.keys().take(5).cloned().collect();
+        doomed.iter().for_each(|id| drop(kept.remove(id)));
+        let deletions = join_all(doomed.iter().map(async |id| {
+            let answer = alive.request(Method::DELETE, &format!("/files/{id}")).send().await.ok()?;
+            answer.status().is_success().then(|| id.clone())
+        }));
+        let killing = async {
+            for _ in 0..UPLOADS / 2 {
+                heard.recv().await;
+            }
+            alive.signal("KILL");
+        };
+        let (uploaded, gone, ()) = tokio::join!(uploads, deletions, killing);
+        app.crash();
+        let of = |file: &Value| file["fileId"].as_str().expect("an id").to_owned();
+        kept.extend(uploaded.into_iter().flatten().map(|(file, bytes)| (of(&file), bytes)));
+        deleted.extend(gone.into_iter().flatten());
+    }
+    assert!(
+        kept.len() >= 6 * UPLOADS / 2 - 30 && !deleted.is_empty(),
+        "{} kept, {} deleted",
+        kept.len(),
+        deleted.len()
+    );
+    for (id, bytes) in &kept {
+        let file = app.get(&format!("/files/{id}")).await.body;
+        assert_eq!(download(&file, "bytes=0-").await, (206, bytes.clone()), "{file}");
+    }
+    for id in &deleted {
+        assert_eq!(app.get(&format!("/files/{id}")).await.status, StatusCode::NOT_FOUND);
+    }
+    let records = app.get("/files?limit=1").await.body["total"].as_u64().expect("a count");
+    eventually("bytes and records agree", async || (in_bucket(&bucket).await as u64 == records).then_some(())).await;
+    println!("{} files kept, {} deleted, 6 kills", kept.len(), deleted.len());
 }

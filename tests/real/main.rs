@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_testing::{FakeToolServer, Reply, TestApp, TestDb};
+use platform_testing::{FakeToolServer, Reply, TestApp, TestDb, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

@@ -118,12 +118,13 @@ pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<V
     }
 }
 
-/// Packs files.
+/// Packs files; a script that names its interpreter can be run where it is unpacked.
 pub(super) fn pack(files: &[SkillFile]) -> Result<Vec<u8>> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
     for file in files {
-        archive.start_file(file.path.as_str(), options).map_err(Error::internal)?;
+        let mode = if file.content.starts_with("#!") { 0o755 } else { 0o644 };
+        archive.start_file(file.path.as_str(), options.unix_permissions(mode)).map_err(Error::internal)?;
         let written = match file.encoding {
             None => archive.write_all(file.content.as_bytes()),
             Some(_) => archive.write_all(&STANDARD.decode(&file.content).map_err(Error::internal)?),
@@ -152,7 +153,11 @@ mod tests {
             file_type: "md".to_owned(),
         };
         let logo = SkillFile { content: "/wA=".to_owned(), encoding: Some("base64"), ..file("logo.png") };
-        let packed = pack(&[file("SKILL.md"), file("scripts/run.py"), logo]).expect("packed");
+        let script = SkillFile { content: "#!/bin/sh\n".to_owned(), ..file("scripts/run.sh") };
+        let packed = pack(&[file("SKILL.md"), file("scripts/run.py"), logo, script]).expect("packed");
+        let mut archive = ZipArchive::new(Cursor::new(&packed)).expect("an archive");
+        let modes: Vec<_> = (0..4).map(|n| archive.by_index(n).expect("a file").unix_mode()).collect();
+        assert_eq!(modes, [0o100_644, 0o100_644, 0o100_644, 0o100_755].map(Some));
         let unpacked: Unpacked = serde_json::from_slice(&unpack(&packed)).expect("JSON");
         let Unpacked::Files(found) = unpacked else { panic!("{unpacked:?}") };
         assert_eq!(found[1], ("scripts/run.py".to_owned(), FileContent::Text("text".to_owned())));
