@@ -54,12 +54,12 @@ impl Bench {
         }
         let memory = count(platform.memory_kib()) / 1024.0;
         rows.extend(Row::new("  memory of the process after it", format!("{memory:.0} MiB"), String::new(), ""));
-        rows.extend(self.search_by_words(&mut connection, &account).await);
+        rows.extend(self.search_by_words(&platform, &account).await);
         rows
     }
 
     /// Searches for four rare words, against `ts_rank` over all pieces that have one.
-    async fn search_by_words(&self, connection: &mut Connection, account: &str) -> Vec<Row> {
+    async fn search_by_words(&self, platform: &Platform, account: &str) -> Vec<Row> {
         let documents = self.pieces / 100;
         let fill = format!(
             "TRUNCATE chunk_vectors, chunks, documents CASCADE; DROP INDEX chunks_words; {}; \
@@ -70,6 +70,7 @@ impl Bench {
         for statement in fill.split_inclusive(';') {
             conn.batch_execute(statement).await.expect("filled");
         }
+        let mut connection = Connection::open(&platform.address).await.expect("connected");
         let (mut ratios, mut times, mut references) = (vec![], vec![], vec![]);
         for round in 0..self.rounds {
             let reference = 1000.0 / self.pgbench("search.sql", 1).await;
