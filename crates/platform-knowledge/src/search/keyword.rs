@@ -49,7 +49,13 @@ struct Row {
 /// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
 /// once, which counts them; those that have most of what is rare are weighed. A word is kept with a prefix of its account;
 /// pieces that were indexed before that have the account as another word.
-fn statement() -> String {
+fn statement(bounds: &Bounds) -> String {
+    // Where any document may be found, none need be read for that.
+    let within = if *bounds == Bounds::default() {
+        String::new()
+    } else {
+        format!("JOIN documents d ON d.account_id = $1 AND d.id = m.document_id WHERE {WITHIN}")
+    };
     format!(
         "WITH RECURSIVE languages AS (
             (SELECT language FROM documents WHERE account_id = $1 ORDER BY language LIMIT 1)
@@ -88,8 +94,7 @@ fn statement() -> String {
                 WHERE c.words @@ sought.query AND {WITHIN} LIMIT {MOST_COUNTED}) common
             WHERE pieces >= {MOST_COUNTED}
         ), candidates AS (
-            SELECT m.document_id, m.position FROM matching m
-            JOIN documents d ON d.account_id = $1 AND d.id = m.document_id WHERE {WITHIN}
+            SELECT m.document_id, m.position FROM matching m {within}
             GROUP BY 1, 2 ORDER BY sum(m.weight) DESC LIMIT {MOST_WEIGHED}
         ), weighed AS (
             SELECT c.*, d.name,
@@ -135,7 +140,7 @@ pub(crate) async fn search(
     limit: i64,
 ) -> Result<Vec<SearchResult>> {
     let mut conn = db.fair_conn(account).await?;
-    let asked = bounds.bind(statement(), account).bind::<Text, _>(search_words(query)).bind::<BigInt, _>(limit);
+    let asked = bounds.bind(statement(bounds), account).bind::<Text, _>(search_words(query)).bind::<BigInt, _>(limit);
     let mut rows: Vec<Row> = asked.load(&mut *conn).await?;
     let Some(first) = rows.first_mut() else { return Ok(Vec::new()) };
     #[expect(clippy::cast_precision_loss, reason = "at most 64")]

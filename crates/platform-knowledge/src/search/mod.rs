@@ -26,7 +26,7 @@ const FUSED: i64 = 50;
 const RANK_SHIFT: f64 = 60.0;
 
 /// What a search may find.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Bounds {
     /// These documents; `None` = all.
     pub documents: Option<Vec<String>>,
