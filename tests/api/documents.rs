@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use crate::{
     document_files::{pdf, upload},
     environments::environment,
-    support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text, thread, thread_in},
+    support::{
+        PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, other_account, text, thread, thread_in,
+    },
 };
 
 /// Makes a document; its id.
@@ -191,6 +193,27 @@ async fn a_search_finds_the_passage_and_says_where_it_stands() {
     indexed(&app, &handbook).await;
     assert_eq!(search(&app, json!({"query": "rotated"})).await.len(), 0);
     assert_eq!(search(&app, json!({"query": "forever"})).await[0]["version"], 2);
+}
+
+#[tokio::test]
+async fn pieces_that_an_older_version_indexed_are_found_beside_newer_ones_and_by_their_account_alone() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let old = document(&app, "Old", HANDBOOK, json!({})).await;
+    indexed(&app, &old).await;
+    db.run(
+        "UPDATE chunks SET words = replace(words::text, left(md5(account_id), 8), '')::tsvector
+            || array_to_tsvector(ARRAY['account:' || account_id])",
+    )
+    .await;
+    let new = document(&app, "New", HANDBOOK, json!({})).await;
+    indexed(&app, &new).await;
+    let found = search(&app, json!({"query": "rotated", "mode": "keyword"})).await;
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0]["score"] == found[1]["score"] && found[0]["name"] != found[1]["name"], "{found:?}");
+    let key = other_account(&db).await;
+    let theirs = app.anonymous(Method::POST, "/v1/documents/search").bearer_auth(key);
+    assert_eq!(app.send(theirs.json(&json!({"query": "rotated"}))).await.body["results"], json!([]));
 }
 
 #[tokio::test]
