@@ -15,8 +15,10 @@ use super::{
 
 /// A word that is in more pieces than this is told apart no further, and looked for only when there is no other.
 const MOST_COUNTED: i64 = 20_000;
+/// Documents whose pieces are counted; who has more has many.
+const MOST_READ: i64 = 1000;
 /// Pieces that are weighed: those that have most of the words.
-const MOST_WEIGHED: i64 = 300;
+const MOST_WEIGHED: i64 = 200;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
 const MOST_ASKED: i64 = 64;
 /// Words of a query that are looked for, the rarest.
@@ -78,9 +80,10 @@ fn statement(bounds: &Bounds) -> String {
             SELECT asked.*, coalesce(pieces, 0) AS pieces
             FROM asked LEFT JOIN (SELECT n, count(*) AS pieces FROM hits GROUP BY n) h USING (n)
         ), total AS (
-            SELECT count(*) AS of FROM (SELECT FROM chunks WHERE account_id = $1 LIMIT {MOST_COUNTED}) c
+            SELECT CASE WHEN count(*) < {MOST_READ} THEN sum(piece_count) ELSE greatest(sum(piece_count), {MOST_COUNTED})
+                END AS of FROM (SELECT piece_count FROM documents WHERE account_id = $1 LIMIT {MOST_READ}) d
         ), sought AS MATERIALIZED (
-            SELECT n, word, query, pieces, ln(1 + (of - pieces + 0.5) / (pieces + 0.5))::float8 AS weight
+            SELECT n, word, query, pieces, ln(1 + (greatest(of - pieces, 0) + 0.5) / (pieces + 0.5))::float8 AS weight
             FROM counted, total WHERE pieces > 0 ORDER BY pieces, n
             LIMIT (SELECT least(greatest(count(*), 1), {MOST_WORDS}) FROM counted
                 WHERE pieces > 0 AND pieces < {MOST_COUNTED})
