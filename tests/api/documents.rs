@@ -148,12 +148,14 @@ async fn a_search_finds_the_passage_and_says_where_it_stands() {
     let both = search(&app, json!({"query": "Urlaubsregln keys"})).await;
     assert_eq!(names(&both), ["Handbook", "Urlaubsregeln"], "{both:?}");
     assert_eq!(search(&app, json!({"query": "the of and"})).await.len(), 0, "words that say nothing");
-    // However it is written, and in scripts without spaces.
+    // However it is written, and in scripts without spaces; beside what PostgreSQL would call a word of its longest.
+    let endless = "\u{e9}".repeat(1020);
     for (name, says, asked) in [
         ("Decomposed", "The cafe\u{301} of the \u{fb01}rst floor", "Caf\u{e9} first"),
         ("Chinese", "密钥每九十天轮换一次。", "轮换密钥"),
         ("Japanese", "鍵は九十日ごとに交換されます。", "交換"),
         ("Thai", "ต้องเปลี่ยนกุญแจทุกเก้าสิบวัน", "กุญแจ"),
+        ("Endless", &format!("{endless} ends here"), &format!("{endless} ends")),
     ] {
         let id = document(&app, name, says, json!({})).await;
         indexed(&app, &id).await;
@@ -212,8 +214,15 @@ async fn pieces_that_an_older_version_indexed_are_found_beside_newer_ones_and_by
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0]["score"] == found[1]["score"] && found[0]["name"] != found[1]["name"], "{found:?}");
     let key = other_account(&db).await;
-    let theirs = app.anonymous(Method::POST, "/v1/documents/search").bearer_auth(key);
-    assert_eq!(app.send(theirs.json(&json!({"query": "rotated"}))).await.body["results"], json!([]));
+    let theirs = async |path: &str, body: Value| {
+        app.send(app.anonymous(Method::POST, path).bearer_auth(&key).json(&body)).await.body
+    };
+    let made = json!({"name": "Theirs", "markdownContent": HANDBOOK.replace("rotated", "turned")});
+    assert!(theirs("/v1/documents", made).await["_id"].is_string());
+    let due = "SELECT count(*) AS n FROM documents WHERE due_ms IS NOT NULL";
+    eventually("it is indexed", async || (db.number(due).await == 0).then_some(())).await;
+    let found = async |word: &str| theirs("/v1/documents/search", json!({"query": word})).await["results"].clone();
+    assert_eq!((found("rotated").await, found("turned").await[0]["name"].clone()), (json!([]), json!("Theirs")));
 }
 
 #[tokio::test]

@@ -148,9 +148,10 @@ async fn a_bucket_holds_what_records_say_however_often_the_process_is_killed() {
             let answer = alive.request(Method::DELETE, &format!("/files/{id}")).send().await.ok()?;
             answer.status().is_success().then(|| id.clone())
         }));
+        drop(told);
         let killing = async {
             for _ in 0..UPLOADS / 2 {
-                heard.recv().await;
+                heard.recv().await.expect("half of them are answered");
             }
             alive.signal("KILL");
         };

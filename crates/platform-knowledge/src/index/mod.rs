@@ -13,7 +13,7 @@ use crate::{
 };
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_core::{AccountId, Error, Result, Timestamp, search_words};
 use platform_db::Conn;
 use platform_jobs::{Work, enqueue_or_wake_in};
 
@@ -26,6 +26,18 @@ pub use embed::keep;
 
 /// Kind of the runs that index the documents of an account; their subject is the account.
 pub(crate) const KIND: &str = "index";
+/// Bytes of a word; what is longer is nobody's word.
+const MOST_WORD: usize = 1000;
+
+/// The words of a text that the index keeps: PostgreSQL takes 2,046 bytes, the account before each among them.
+pub(crate) fn kept_words(text: &str) -> String {
+    let words = search_words(text);
+    let is_kept = |word: &&str| word.len() <= MOST_WORD;
+    if words.split(' ').all(|word| is_kept(&word)) {
+        return words;
+    }
+    words.split(' ').filter(is_kept).collect::<Vec<_>>().join(" ")
+}
 
 /// Has what is due in an account indexed once this transaction commits; to be called last in it, since whoever else
 /// writes there waits for its end.

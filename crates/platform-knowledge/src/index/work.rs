@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Error, ErrorKind, Id, Result, Timestamp, run_blocking, search_words};
+use platform_core::{AccountId, Error, ErrorKind, Id, Result, Timestamp, run_blocking};
 use platform_db::{Conn, JsonStatement};
 use platform_events::Event;
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
@@ -18,7 +18,7 @@ use super::{
     KIND,
     chunk::{Chunk, chunks as pieces},
     embed::embed,
-    summary,
+    kept_words, summary,
 };
 use crate::{
     document::{
@@ -312,12 +312,12 @@ async fn insert(
                 document: &row.id,
                 version,
                 language,
-                name: search_words(&row.name),
+                name: kept_words(&row.name),
                 position: batch * BATCH + at,
                 id: Id::<ChunkKind>::generate().into(),
                 path: &chunk.heading_path,
-                headings: search_words(&chunk.heading_path.join(" ")),
-                words: search_words(&chunk.text),
+                headings: kept_words(&chunk.heading_path.join(" ")),
+                words: kept_words(&chunk.text),
                 text: &chunk.text,
                 hash: chunk.text_hash(),
                 tokens: chunk.token_count,

@@ -5,18 +5,19 @@ use diesel::{
     sql_types::{Array, BigInt, Bool, Double, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Error, Result, search_words};
+use platform_core::{AccountId, Error, Result};
 use platform_db::Db;
 
 use super::{
     Bounds, WITHIN,
     model::{Found, SearchResult},
 };
+use crate::index::kept_words;
 
 /// A word that is in more pieces than this is told apart no further, and looked for only when there is no other.
 const MOST_COUNTED: i64 = 20_000;
 /// Documents whose pieces are counted; who has more has many.
-const MOST_READ: i64 = 1000;
+const MOST_READ: i64 = 5000;
 /// Pieces that are weighed: those that have most of the words.
 const MOST_WEIGHED: i64 = 200;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
@@ -50,7 +51,8 @@ struct Row {
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
 /// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
 /// once, which counts them; those that have most of what is rare are weighed. A word is kept with a prefix of its account;
-/// pieces that were indexed before that have the account as another word.
+/// pieces that were indexed before that have the account as another word. `|| ''` keeps PostgreSQL from going through all
+/// pieces of the account beside those of the word.
 fn statement(bounds: &Bounds) -> String {
     // Where any document may be found, none need be read for that.
     let within = if *bounds == Bounds::default() {
@@ -74,7 +76,7 @@ fn statement(bounds: &Bounds) -> String {
             ORDER BY n LIMIT {MOST_ASKED}
         ), hits AS MATERIALIZED (
             SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
-                SELECT document_id, position FROM chunks WHERE account_id = $1 AND words @@ asked.query
+                SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.query
                 LIMIT {MOST_COUNTED}) hit
         ), counted AS MATERIALIZED (
             SELECT asked.*, coalesce(pieces, 0) AS pieces
@@ -93,7 +95,7 @@ fn statement(bounds: &Bounds) -> String {
             UNION ALL
             SELECT common.document_id, common.position, weight FROM sought CROSS JOIN LATERAL (
                 SELECT c.document_id, c.position FROM chunks c
-                JOIN documents d ON d.account_id = c.account_id AND d.id = c.document_id
+                JOIN documents d ON d.account_id = c.account_id || '' AND d.id = c.document_id
                 WHERE c.words @@ sought.query AND {WITHIN} LIMIT {MOST_COUNTED}) common
             WHERE pieces >= {MOST_COUNTED}
         ), candidates AS (
@@ -143,7 +145,7 @@ pub(crate) async fn search(
     limit: i64,
 ) -> Result<Vec<SearchResult>> {
     let mut conn = db.fair_conn(account).await?;
-    let asked = bounds.bind(statement(bounds), account).bind::<Text, _>(search_words(query)).bind::<BigInt, _>(limit);
+    let asked = bounds.bind(statement(bounds), account).bind::<Text, _>(kept_words(query)).bind::<BigInt, _>(limit);
     let mut rows: Vec<Row> = asked.load(&mut *conn).await?;
     let Some(first) = rows.first_mut() else { return Ok(Vec::new()) };
     #[expect(clippy::cast_precision_loss, reason = "at most 64")]
