@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use diesel_async::SimpleAsyncConnection;
 use futures_util::future::join_all;
 use platform_testing::{Embeddings, Script, TestApp, TestDb};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use crate::{
     access::session,
     support::{
-        PROGRAM, app, app_with, app_with_model, app_with_model_on, eventually, factor, finished_of, start_of, text,
+        PROGRAM, UNBOUNDED, app, app_with, app_with_model, app_with_model_on, eventually, factor, finished_of,
+        start_of, text,
     },
 };
 
@@ -215,6 +217,21 @@ async fn what_is_known_stands_in_the_prompt_and_a_model_writes_only_what_is_its_
     let block = &noted["coreMemories"][0];
     assert_eq!(block["revision"], app.get(core).await.body["revision"]);
     assert_eq!((&block["entries"], &block["omitted"], &block["items"][0]["id"]), (&json!(1), &json!(0), &json!(1)));
+    // A chat notes what it was told once for each revision.
+    let revisions = async || {
+        let more = json!({"message": "And?", "tenantId": "acme", "chatUid": chat, "skipSummarization": true});
+        assert_eq!(app.post("/assistants/m/messages", more).await.status, StatusCode::OK);
+        let noted = app.get(&format!("/assistants/m/chats/{chat}")).await.body;
+        let noted = noted["coreMemories"].as_array().expect("blocks").iter();
+        noted.map(|block| block["revision"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(revisions().await, [block["revision"].clone()]);
+    let tea = app.post(core, json!({"content": "Likes tea"})).await.body["entry"]["id"].clone();
+    let both = revisions().await;
+    assert!(both.len() == 2 && both[0] != both[1], "{both:?}");
+    let gone = format!("/memory/assistants/m/core/{tea}?tenantId=acme");
+    assert_eq!(app.delete(&gone).await.status, StatusCode::OK);
+    assert_eq!(revisions().await, both, "the first again");
 
     // The demo model calls what it is told to.
     app.patch("/assistants/m", json!({"provider": "demo", "model": "demo-1"})).await;
@@ -231,11 +248,12 @@ async fn what_is_known_stands_in_the_prompt_and_a_model_writes_only_what_is_its_
         ("/tool remember {\"content\": \"has A dog\"}", "\\\\\\\"deduped\\\\\\\":true"),
         ("/tool remember {\"content\": \"x\", \"tenantId\": \"globex\"}", "INVALID_ARGUMENTS"),
         ("/tool remember {\"content\": \"\"}", "INVALID_ARGUMENTS"),
+        ("/tool remember {\"content\": \"HAS a \\u0000 dog\"}", "\\\\\\\"deduped\\\\\\\":false"),
     ] {
         let told = serde_json::to_string(&tell(&app, "m", &acme, call).await["chatContent"].to_string()).expect("text");
         assert!(told.contains(result), "{call}: {told}");
     }
-    assert_eq!(contents(&app.get(core).await.body).len(), 2);
+    assert_eq!(contents(&app.get(core).await.body), ["HAS a \u{fffd} dog", "Never discuss prices", "Has a dog"]);
     assert_eq!(app.get("/memory/assistants/m/core?tenantId=globex").await.body["entries"], json!([]));
     // Whoever belongs to no tenant has nothing that is remembered.
     let nobody = tell(&app, "m", &json!({}), "/tool remember {\"content\": \"x\"}").await["chatContent"].to_string();
@@ -455,6 +473,12 @@ async fn what_was_recalled_stays_while_a_first_turn_waits_and_a_word_is_found_ho
     assistant(&app, "m", json!({"recall": true})).await;
     let acme = json!({"tenantId": "acme"});
     tell(&app, "m", &acme, "My parrot Quorra speaks Latin").await;
+    // The beginning of a long chat, in which the same is answered again and again.
+    let long = json!({"tenantId": "acme", "chatUid": "long"});
+    tell(&app, "m", &long, "My goldfish Wanda hums").await;
+    for _ in 0..24 {
+        tell(&app, "m", &long, "And more").await;
+    }
     let pick = json!({"type": "function", "function": {"name": "pick", "parameters": {"type": "object"}}});
     model.script([Script::tool_call("pick", &json!({})), Script::words(&["done"])]);
     let asked = json!({"message": "What does Quorra speak?", "tenantId": "acme", "chatUid": "waits", "tools": [pick],
@@ -487,6 +511,92 @@ async fn what_was_recalled_stays_while_a_first_turn_waits_and_a_word_is_found_ho
         found.contains("speaks Latin") && found.contains("Hello from the model."),
         "with what was answered: {found}"
     );
+    assert!(search("wanda the goldfish").await.contains("Wanda hums"));
+    let odd = search("quorra\\u0000").await;
+    assert!(odd.contains("speaks Latin") && odd.contains('\u{fffd}'), "a NUL breaks nothing: {odd}");
+}
+
+#[tokio::test]
+async fn what_was_said_last_comes_back_also_from_a_chat_that_was_begun_long_ago() {
+    let (app, model) = app_with_model(&UNBOUNDED).await;
+    assistant(&app, "m", json!({"recall": true})).await;
+    let chat = |n: usize| json!({"tenantId": "acme", "chatUid": format!("of-{n}")});
+    for n in 0..24 {
+        tell(&app, "m", &chat(n), "It begins").await;
+    }
+    join_all((0..24).map(|n| {
+        let app = &app;
+        async move {
+            for _ in 0..20 {
+                tell(app, "m", &chat(n), "It goes on").await;
+            }
+        }
+    }))
+    .await;
+    tell(&app, "m", &chat(0), "The word is Xylophone").await;
+    let noted = tell(&app, "m", &json!({"tenantId": "acme"}), "Good morning").await;
+    assert!(noted["recalledMemories"][0]["turns"].to_string().contains("Xylophone"), "{noted}");
+    assert!(model.recorded().last().expect("a call").body["messages"][0].to_string().contains("Xylophone"));
+}
+
+#[tokio::test]
+async fn old_entries_are_trimmed_and_their_ids_stay_taken() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    assistant(&app, "m", json!({})).await;
+    let core = "/memory/assistants/m/core?tenantId=acme";
+    let first = app.post(core, json!({"content": "one"})).await.body["entry"]["id"].clone();
+    let change = |id: &Value| format!("/memory/assistants/m/core/{id}?tenantId=acme");
+    let second = app.patch(&change(&first), json!({"content": "two"})).await.body["id"].clone();
+    let archived = "SELECT count(*) AS n FROM memory_entries WHERE archived_ms IS NOT NULL";
+    assert_eq!(db.number(archived).await, 1);
+    db.run(
+        "INSERT INTO memory_entries SELECT (jsonb_populate_record(e, jsonb_build_object('id', n, 'archived_ms', n))).* \
+        FROM memory_entries e, generate_series(3, 1003) n WHERE archived_ms IS NOT NULL; \
+        UPDATE memory_buckets SET last_id = 1003",
+    )
+    .await;
+    let third = app.patch(&change(&second), json!({"content": "three"})).await.body["id"].clone();
+    assert_eq!((db.number(archived).await, third.as_i64()), (1000, Some(1004)));
+}
+
+#[tokio::test]
+async fn what_is_stored_and_not_noted_when_its_process_is_killed_is_stored_once() {
+    let db = TestDb::new().await;
+    let leases = [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms")];
+    let mut app = TestApp::start(PROGRAM, &db, &leases);
+    assistant(&app, "m", json!({})).await;
+    let core = "/memory/assistants/m/core?tenantId=acme";
+    app.post(core, json!({"content": "first"})).await;
+    let locks = db.connect();
+    let lock = async |table: &str| {
+        let mut conn = locks.conn().await.expect("a connection");
+        let hold = "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT FROM";
+        conn.batch_execute(&format!("{hold} {table} FOR UPDATE")).await.expect("locked");
+        conn
+    };
+    let waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let waits = async |what: &str| {
+        let sql = format!("SELECT count(*) AS n {waiting}");
+        eventually(what, async || (db.number(&sql).await > 0).then_some(())).await;
+    };
+    let mut bucket = lock("memory_buckets").await;
+    let body = json!({"message": "/tool remember {\"content\": \"second\"}", "tenantId": "acme", "chatUid": "c",
+        "skipSummarization": true});
+    assert!(app.post("/assistants/m/messages?async=true", body).await.status.is_success());
+    waits("the fact").await;
+    let mut chat = lock("chats").await;
+    bucket.batch_execute("COMMIT").await.expect("unlocked");
+    let is_kept = async || (contents(&app.get(core).await.body).len() == 2).then_some(());
+    eventually("it is stored", is_kept).await;
+    waits("its note").await;
+    app.crash();
+    // Nor does the database note it for the dead.
+    db.run(&format!("SELECT pg_terminate_backend(pid) {waiting}")).await;
+    chat.batch_execute("ROLLBACK").await.expect("unlocked");
+    let ended = finished_of(&app, "m", "c").await;
+    assert!(ended["status"] == "completed" && ended["chatContent"].to_string().contains("deduped\\\":true"), "{ended}");
+    assert_eq!(contents(&app.get(core).await.body), ["first", "second"]);
 }
 
 #[tokio::test]

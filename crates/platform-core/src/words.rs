@@ -25,18 +25,27 @@ pub fn search_words(text: &str) -> String {
 
 fn split_ascii(text: &str) -> String {
     let mut words = String::with_capacity(text.len());
-    let mut before = ' ';
-    for c in text.chars() {
-        if c.is_ascii_alphanumeric() {
-            let begins = !before.is_ascii_alphanumeric() || c.is_ascii_uppercase() && before.is_ascii_lowercase();
-            if begins && !words.is_empty() {
-                words.push(' ');
-            }
-            words.push(c);
+    for word in ascii_words(text) {
+        if !words.is_empty() {
+            words.push(' ');
         }
-        before = c;
+        words.push_str(word);
     }
     words
+}
+
+/// The same of a text in ASCII, where they stand in it.
+pub fn ascii_words(text: &str) -> impl Iterator<Item = &str> {
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    std::iter::from_fn(move || {
+        at += bytes[at..].iter().take_while(|byte| !byte.is_ascii_alphanumeric()).count();
+        let begin = at;
+        let begins_another = |at: usize| bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase();
+        while at < bytes.len() && bytes[at].is_ascii_alphanumeric() && (at == begin || !begins_another(at)) {
+            at += 1;
+        }
+        text.get(begin..at).filter(|word| !word.is_empty())
+    })
 }
 
 /// What a character is a part of.

@@ -44,7 +44,7 @@ pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
     for section in sections {
         let _ = write!(text, "\n## {section}\n\n");
         for entry in entries.iter().filter(|entry| entry.section == section) {
-            let content = entry.content.replace('\n', "\n  ");
+            let content = entry.content.replace(['\n', '\r'], "\n  ");
             let mut notes = vec![format!("#{}", entry.id), entry.source.clone()];
             notes.extend(entry.pinned.then(|| "pinned".to_owned()));
             notes.extend(entry.read_only.then(|| "read-only".to_owned()));

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
@@ -349,12 +349,10 @@ impl Memory for PgMemory {
                 warn!(%error, "Words could not be looked for in all chats; they are in the newest.");
                 Vec::new()
             });
-            let overlap = |one: &EarlierTurn, other: &EarlierTurn| {
-                one.chat == other.chat && one.said.iter().any(|said| other.said.contains(said))
-            };
-            let is_new = |turn: &EarlierTurn| !turns.iter().any(|known| overlap(known, turn));
-            let older: Vec<EarlierTurn> = older.into_iter().filter(is_new).collect();
+            let is_new = |turn: &EarlierTurn| !turns.iter().any(|known| known.holds(turn));
+            let older: Vec<_> = older.into_iter().filter(|turn| is_new(turn)).collect();
             turns.extend(older);
+            turns.sort_by_key(|turn| Reverse(turn.at));
         }
         recall::find(self, payer, turns, question, source).await
     }

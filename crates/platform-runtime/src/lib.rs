@@ -27,6 +27,7 @@ mod built_in;
 mod children;
 pub mod code;
 mod dictation;
+mod earlier;
 mod memory;
 mod model;
 mod names;
@@ -43,10 +44,8 @@ pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, UsageLedger};
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work, no_answer};
 pub use dictation::Dictations;
-pub use memory::{
-    CoreMemoryBlock, EarlierTurn, EarlierTurns, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, SaidOnce,
-    ToldMemories, TurnMemory,
-};
+pub use earlier::{EarlierTurn, EarlierTurns, SaidOnce, WordHash};
+pub use memory::{CoreMemoryBlock, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, ToldMemories, TurnMemory};
 pub use model::{
     Answer, Attachment, Audio, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec,
     Operation, Prices, Prompt, Role, SecondaryCall, Segment, StopReason, Tool, ToolCall, ToolFunction, Transcription,

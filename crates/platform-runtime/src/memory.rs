@@ -5,7 +5,7 @@ use platform_core::{AccountId, Error, Object, Result, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
-use crate::{Payer, Role, SecondaryCall};
+use crate::{Payer, SecondaryCall};
 
 /// The group of tools that remember and forget.
 pub const MEMORY_TOOLS: &str = "builtin-memory";
@@ -42,26 +42,6 @@ pub struct CoreMemoryBlock {
     /// What a chat notes of it: `"revision", "items", "entries", "omitted", "chars"` of a JSON object without its
     /// braces (contract 11).
     pub record: String,
-}
-
-/// What was said once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EarlierTurn {
-    /// The chat.
-    pub chat: String,
-    /// When it was said.
-    pub at: Timestamp,
-    /// Messages of users and assistants, the oldest first.
-    pub said: Vec<SaidOnce>,
-}
-
-/// A message of an earlier turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SaidOnce {
-    /// Who spoke.
-    pub role: Role,
-    /// What was said.
-    pub content: String,
 }
 
 /// What was found of earlier turns.
@@ -103,28 +83,6 @@ impl Memory for () {
     async fn earlier(&self, _: &MemoryBucket, _: &Payer, _: &str, _: &str, _: &'static str) -> Result<RecalledTurns> {
         Ok(RecalledTurns::default())
     }
-}
-
-/// The port to what was said in the chats of a bucket.
-#[async_trait]
-pub trait EarlierTurns: Send + Sync {
-    /// The newest turns of its chats, the newest first, without those of one chat.
-    async fn newest(
-        &self,
-        account: &AccountId,
-        bucket: &MemoryBucket,
-        but: &str,
-        most: i64,
-    ) -> Result<Vec<EarlierTurn>>;
-
-    /// Turns of its chats in which one of these words is said, also of those that are long over, the newest first.
-    async fn saying(
-        &self,
-        account: &AccountId,
-        bucket: &MemoryBucket,
-        but: &str,
-        words: &[String],
-    ) -> Result<Vec<EarlierTurn>>;
 }
 
 /// What a turn was told from memory, to be noted with its chat.

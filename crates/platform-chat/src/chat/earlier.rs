@@ -2,6 +2,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::BTreeMap,
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -9,10 +10,9 @@ use std::{
 use async_trait::async_trait;
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Integer, Text},
+    sql_types::{Array, BigInt, Integer, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use futures_util::TryStreamExt;
 use moka::sync::Cache;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::{Conn, Db, JsonStatement, containing};
@@ -25,38 +25,50 @@ const MOST_CHATS: i64 = 100;
 /// Chats in which a word is looked for, and messages of each, the newest; and messages that are found.
 const MOST_SEARCHED: i64 = 5000;
 const MOST_SEARCHED_MESSAGES: i64 = 200;
-const MOST_SAYING: i64 = 200;
+const MOST_SAYING: usize = 200;
 /// Bytes of a message in which it is looked for, as it is stored.
 const LONGEST_SEARCHED: i32 = 16 * 1024;
 /// Looking for words ends after this.
 const PATIENCE: &str = "SET LOCAL statement_timeout = '3s'";
 /// Places between messages of a turn, where those between are not asked for: a call of a tool and its result.
 const WITHIN_WINDOW: i32 = 2;
+/// The same where all messages are asked for.
+const WHOLE: i32 = i32::MAX;
 /// Messages of each, the newest.
-const MOST_MESSAGES: i64 = 40;
+const MOST_MESSAGES: usize = 40;
+/// Chats that are read at once at the least, however few turns are missing.
+const FEWEST_AT_ONCE: usize = 20;
 /// Characters of each.
 const MOST_SAID: i32 = 1500;
-/// Bytes of what is known of chats, and of a message or a chat beside its text.
+/// Bytes of what is known of chats, and of a chat or a turn beside what it holds.
 const MOST_KNOWN: u64 = 64 << 20;
 const ROOM: usize = 100;
 /// What nobody looked into for so long is forgotten.
-const KNOWN: Duration = Duration::from_mins(10);
-/// Chats that are looked into at once: the newest have as many turns as are asked for more often than not.
-const AT_ONCE: usize = 40;
+const KNOWN: Duration = Duration::from_hours(24);
 /// Bytes of a message that is read as it is stored: of a longer one PostgreSQL takes what counts, in three times as long.
 const SHORT: i32 = 4096;
 
+/// Messages, a column each: one row of all is read in less time than a row of each.
 #[derive(QueryableByName)]
+struct Columns {
+    #[diesel(sql_type = Array<Text>)]
+    chats: Vec<String>,
+    #[diesel(sql_type = Array<Text>)]
+    roles: Vec<String>,
+    #[diesel(sql_type = Array<Text>)]
+    bodies: Vec<String>,
+    #[diesel(sql_type = Array<BigInt>)]
+    times: Vec<i64>,
+    #[diesel(sql_type = Array<Integer>)]
+    positions: Vec<i32>,
+}
+
+/// A message of a chat.
 struct Said {
-    #[diesel(sql_type = Text)]
     chat: String,
-    #[diesel(sql_type = Text)]
     role: String,
-    #[diesel(sql_type = Text)]
     body: String,
-    #[diesel(sql_type = BigInt)]
     created_ms: i64,
-    #[diesel(sql_type = Integer)]
     position: i32,
 }
 
@@ -93,7 +105,7 @@ fn near(most: i64, whose: &str) -> String {
             own AS (SELECT identifier, created_ms FROM assistants
                 WHERE account_id = (SELECT account FROM asked) AND id = (SELECT assistant FROM asked)),
             near AS (SELECT c.* FROM own, (VALUES (false), (true)) AS kind (archived) CROSS JOIN LATERAL (
-                SELECT uid, created_ms, message_count FROM chats
+                SELECT uid, created_ms, edited_ms, message_count FROM chats
                 WHERE account_id = (SELECT account FROM asked) AND archived = kind.archived
                     AND tenant_id = (SELECT tenant FROM asked) AND assistant = own.identifier AND {whose}
                     AND created_ms >= own.created_ms AND uid <> (SELECT but FROM asked)
@@ -136,21 +148,30 @@ fn cut() -> String {
 }
 
 fn newest(near: &str) -> String {
-    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY created_ms DESC, uid")
+    // What was said last may be in one that was begun long ago.
+    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY edited_ms DESC, uid")
+}
+
+/// The columns of messages `m`.
+fn columns(body: &str) -> String {
+    format!(
+        "coalesce(array_agg(m.conversation), '{{}}') AS chats, coalesce(array_agg(m.role), '{{}}') AS roles, \
+            coalesce(array_agg({body}), '{{}}') AS bodies, coalesce(array_agg(m.created_ms), '{{}}') AS times, \
+            coalesce(array_agg(m.position), '{{}}') AS positions"
+    )
 }
 
 /// The newest messages of chats.
 static SAID: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT m.conversation AS chat, m.role, m.body, m.created_ms, m.position
-        FROM jsonb_to_recordset($1::jsonb) AS asked(account text, uid text, created bigint)
+        "SELECT {} FROM jsonb_to_recordset($1::jsonb) AS asked(account text, uid text, created bigint)
         JOIN chats ON account_id = asked.account AND chats.uid = asked.uid AND created_ms = asked.created
         CROSS JOIN LATERAL (
             SELECT conversation, position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT}
                 THEN body::text ELSE {} END AS body FROM messages
             WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
-            ORDER BY position DESC LIMIT {MOST_MESSAGES}) m
-        ORDER BY m.conversation, m.position",
+            ORDER BY position DESC LIMIT {MOST_MESSAGES}) m",
+        columns("m.body"),
         cut(),
     )
 });
@@ -169,12 +190,12 @@ fn saying(near: &str) -> String {
                 ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word
                         WHERE body #>> '{{content,message}}' ILIKE word) DESC,
                     near.created_ms DESC, m.position DESC LIMIT (SELECT most FROM asked))
-        SELECT DISTINCT m.conversation AS chat, m.role, m.created_ms, m.position, {} AS body
-        FROM said JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
-            AND m.position BETWEEN said.position - 1 AND said.position + 1
-        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}
-        ORDER BY m.conversation, m.position",
-        cut(),
+        SELECT {} FROM (SELECT DISTINCT said.uid, said.position + beside AS position
+                FROM said, generate_series(-1, 1) AS beside) said
+            JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
+                AND m.position = said.position
+        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}",
+        columns(&cut()),
     )
 }
 
@@ -188,7 +209,7 @@ struct Asked<'a> {
     is_of_end_user: bool,
     but: &'a str,
     /// Messages that are found.
-    most: i64,
+    most: usize,
     /// Patterns, of which a message is like one.
     like_words: Vec<String>,
 }
@@ -203,7 +224,7 @@ struct AskedChat<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn of(account: &'a AccountId, bucket: &'a MemoryBucket, but: &'a str, most: i64) -> Self {
+    fn of(account: &'a AccountId, bucket: &'a MemoryBucket, but: &'a str, most: usize) -> Self {
         Self {
             account: account.as_str(),
             assistant: &bucket.assistant_id,
@@ -221,15 +242,14 @@ impl<'a> Asked<'a> {
 pub struct PgEarlierTurns {
     db: Db,
     /// What was said in chats that were read before.
-    known: Cache<(AccountId, ChatState), Arc<[EarlierTurn]>>,
+    known: Cache<(AccountId, ChatState), Arc<[Arc<EarlierTurn>]>>,
 }
 
 impl PgEarlierTurns {
     /// Reads from this database.
     pub fn new(db: &Db) -> Self {
-        let said = |turn: &EarlierTurn| turn.said.iter().map(|said| said.content.len() + ROOM).sum::<usize>();
-        let weigh = move |_: &(AccountId, ChatState), turns: &Arc<[EarlierTurn]>| {
-            u32::try_from(ROOM + turns.iter().map(said).sum::<usize>()).unwrap_or(u32::MAX)
+        let weigh = |_: &(AccountId, ChatState), turns: &Arc<[Arc<EarlierTurn>]>| {
+            u32::try_from(ROOM + turns.iter().map(|turn| ROOM + turn.size()).sum::<usize>()).unwrap_or(u32::MAX)
         };
         Self {
             db: db.clone(),
@@ -238,16 +258,18 @@ impl PgEarlierTurns {
     }
 
     /// Reads what was said in chats, which is known from then on.
-    async fn learn(&self, account: &AccountId, chats: Vec<ChatState>) -> Result<Vec<EarlierTurn>> {
+    async fn learn(&self, account: &AccountId, chats: Vec<ChatState>) -> Result<Vec<Arc<EarlierTurn>>> {
         let asked =
             chats.iter().map(|chat| AskedChat { account: account.as_str(), uid: &chat.uid, created: chat.created_ms });
         let asked: Vec<_> = asked.collect();
         let mut conn = self.db.fair_conn(account).await?;
-        let turns = read(&mut conn, JsonStatement::new(&SAID, &asked)?, i32::MAX).await?;
+        let turns = read(&mut conn, JsonStatement::new(&SAID, &asked)?, WHOLE).await?;
         drop(conn);
+        let mut by_chat: BTreeMap<&str, &[Arc<EarlierTurn>]> =
+            turns.chunk_by(|one, next| one.chat == next.chat).map(|of| (of[0].chat.as_str(), of)).collect();
         for chat in chats {
-            let of: Arc<[EarlierTurn]> = turns.iter().filter(|turn| turn.chat == chat.uid).cloned().collect();
-            self.known.insert((account.clone(), chat), of);
+            let of = by_chat.remove(chat.uid.as_str()).unwrap_or_default();
+            self.known.insert((account.clone(), chat), of.into());
         }
         Ok(turns)
     }
@@ -255,29 +277,41 @@ impl PgEarlierTurns {
 
 #[async_trait]
 impl EarlierTurns for PgEarlierTurns {
-    async fn newest(&self, account: &AccountId, of: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>> {
-        let most_turns = usize::try_from(most).unwrap_or(usize::MAX);
+    async fn newest(
+        &self,
+        account: &AccountId,
+        of: &MemoryBucket,
+        but: &str,
+        most: usize,
+    ) -> Result<Vec<Arc<EarlierTurn>>> {
         let asked = JsonStatement::new(&statements_of(of).newest, &[Asked::of(account, of, but, most)])?;
         let conn = self.db.read().await?;
-        let newest: Vec<ChatState> = asked.load(&mut conn.get()).await?;
-        let mut turns = Vec::new();
-        for chats in newest.chunks(AT_ONCE) {
+        let mut chats: Vec<ChatState> = asked.load(&mut conn.get()).await?;
+        let mut turns: Vec<Arc<EarlierTurn>> = Vec::new();
+        while !chats.is_empty() && turns.len() < most {
+            // As many as have so many turns if each is a question and its answer.
+            let mut messages = 0;
+            let has_enough = |chat: &ChatState| {
+                messages += usize::try_from(chat.message_count).unwrap_or_default().min(MOST_MESSAGES);
+                messages >= 2 * (most - turns.len())
+            };
+            let enough = chats.iter().position(has_enough).map_or(chats.len(), |last| last + 1);
+            let older = chats.split_off(enough.max(FEWEST_AT_ONCE).min(chats.len()));
             let mut unknown = Vec::new();
             for chat in chats {
-                match self.known.get(&(account.clone(), chat.clone())) {
+                let key = (account.clone(), chat);
+                match self.known.get(&key) {
                     Some(known) => turns.extend_from_slice(&known),
-                    None => unknown.push(chat.clone()),
+                    None => unknown.push(key.1),
                 }
             }
             if !unknown.is_empty() {
                 turns.extend(self.learn(account, unknown).await?);
             }
-            if turns.len() >= most_turns {
-                break;
-            }
+            chats = older;
         }
         turns.sort_by_key(|turn| Reverse(turn.at));
-        turns.truncate(most_turns);
+        turns.truncate(most);
         Ok(turns)
     }
 
@@ -287,7 +321,7 @@ impl EarlierTurns for PgEarlierTurns {
         of: &MemoryBucket,
         but: &str,
         words: &[String],
-    ) -> Result<Vec<EarlierTurn>> {
+    ) -> Result<Vec<Arc<EarlierTurn>>> {
         if words.is_empty() {
             return Ok(Vec::new());
         }
@@ -304,25 +338,59 @@ impl EarlierTurns for PgEarlierTurns {
     }
 }
 
-/// Messages as turns, each from what a user said up to what they say next, or up to a gap. They are
-/// read one by one as they come, while PostgreSQL finds the next.
-async fn read(conn: &mut Conn, statement: JsonStatement, most_between: i32) -> Result<Vec<EarlierTurn>> {
-    let mut rows = statement.load_stream::<Said>(conn).await?;
-    let (mut turns, mut last): (Vec<EarlierTurn>, i32) = (Vec::new(), 0);
-    while let Some(Said { chat, role, body, created_ms, position }) = rows.try_next().await? {
+/// Messages as turns, those of a chat together, the oldest first.
+async fn read(conn: &mut Conn, statement: JsonStatement, most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
+    let Columns { chats, roles, bodies, times, positions } = statement.get_result(conn).await?;
+    let messages = chats.into_iter().zip(roles).zip(bodies).zip(times.into_iter().zip(positions));
+    let mut messages: Vec<Said> = messages
+        .map(|(((chat, role), body), (created_ms, position))| Said { chat, role, body, created_ms, position })
+        .collect();
+    messages.sort_unstable_by(|a, b| a.chat.cmp(&b.chat).then(a.position.cmp(&b.position)));
+    let mut turns = Vec::new();
+    for of_chat in messages.chunk_by(|one, next| one.chat == next.chat) {
         consume_budget().await;
-        let body: Body = serde_json::from_str(&body).map_err(Error::internal)?;
-        let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
-        let role = if role == "user" { Role::User } else { Role::Assistant };
-        let goes_on = |turn: &EarlierTurn| {
-            let answered = turn.said.last().is_some_and(|last| last.role == Role::Assistant);
-            turn.chat == chat && position - last <= most_between && !(role == Role::User && answered)
-        };
-        match turns.last_mut().filter(|turn| goes_on(turn)) {
-            Some(turn) => turn.said.push(SaidOnce { role, content }),
-            None => turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] }),
-        }
-        last = position;
+        turns.extend(turns_of(of_chat, most_between)?);
     }
     Ok(turns)
+}
+
+/// The messages of a chat as turns, each from what a user said up to what they say next, or up to a gap.
+fn turns_of(said: &[Said], most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
+    let (mut turns, mut open) = (Vec::new(), None::<OpenTurn>);
+    for Said { chat, role, body, created_ms, position } in said {
+        let (body, position): (Body, i32) = (serde_json::from_str(body).map_err(Error::internal)?, *position);
+        let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
+        let role = if role == "user" { Role::User } else { Role::Assistant };
+        let goes_on = |turn: &OpenTurn| {
+            let answered = turn.said.last().is_some_and(|last| last.role == Role::Assistant);
+            position - turn.last <= most_between && !(role == Role::User && answered)
+        };
+        let said = SaidOnce { role, content };
+        if let Some(turn) = open.as_mut().filter(|turn| goes_on(turn)) {
+            turn.said.push(said);
+            turn.last = position;
+        } else {
+            let (chat, at) = (chat.clone(), Timestamp(*created_ms));
+            let next = OpenTurn { chat, at, said: vec![said], first: position, last: position };
+            turns.extend(open.replace(next).map(|turn| turn.end(most_between)));
+        }
+    }
+    turns.extend(open.map(|turn| turn.end(most_between)));
+    Ok(turns)
+}
+
+/// A turn that is being read; where its first and its last message stand.
+struct OpenTurn {
+    chat: String,
+    at: Timestamp,
+    said: Vec<SaidOnce>,
+    first: i32,
+    last: i32,
+}
+
+impl OpenTurn {
+    fn end(self, most_between: i32) -> Arc<EarlierTurn> {
+        let turn = if most_between == WHOLE { EarlierTurn::whole } else { EarlierTurn::new };
+        Arc::new(turn(self.chat, self.first..=self.last, self.at, self.said))
+    }
 }
