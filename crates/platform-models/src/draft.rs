@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use platform_core::{AccountId, FairPermit, FairSemaphore};
 use platform_runtime::{Delta, StopReason, ToolCall, ToolFunction, Usage};
 
@@ -77,7 +79,8 @@ impl Draft {
     }
 
     pub fn text(&mut self, more: &str, on: &mut On<'_>) -> Result<(), Broken> {
-        let more = self.admit(more, MOST_TEXT - self.text.len())?;
+        let more = storable(more);
+        let more = self.admit(&more, MOST_TEXT - self.text.len())?;
         if !more.is_empty() {
             self.text.push_str(more);
             on(Delta::Text(more));
@@ -115,8 +118,9 @@ impl Draft {
         }
         let function = self.tool_calls.get(index).map(|call| &call.function);
         let room = MOST_ARGUMENTS - function.map_or(0, |function| function.name.len() + function.arguments.len());
-        let name = self.admit(name, room)?;
-        let arguments = self.admit(arguments, room - name.len())?;
+        let (name, arguments) = (storable(name), storable(arguments));
+        let name = self.admit(&name, room)?;
+        let arguments = self.admit(&arguments, room - name.len())?;
         if self.cut.is_some() {
             return Ok(());
         }
@@ -126,7 +130,7 @@ impl Draft {
             self.tool_calls.push(ToolCall { id: ToolCall::new_id(), r#type: "function".to_owned(), function });
         }
         let call = &mut self.tool_calls[index];
-        if (1..=MOST_ID).contains(&id.len()) {
+        if (1..=MOST_ID).contains(&id.len()) && !id.contains('\0') {
             id.clone_into(&mut call.id);
         }
         call.function.name.push_str(name);
@@ -174,6 +178,11 @@ impl Draft {
         self.permitted -= more;
         Ok(())
     }
+}
+
+/// A piece of an answer with U+FFFD in place of each NUL, which PostgreSQL keeps in no text.
+fn storable(piece: &str) -> Cow<'_, str> {
+    if piece.contains('\0') { piece.replace('\0', "\u{fffd}").into() } else { piece.into() }
 }
 
 /// A provider's number of tokens: missing, negative or odd ones count as 0 (contract 00 §13).

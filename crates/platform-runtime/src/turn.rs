@@ -2,7 +2,7 @@ use std::{collections::HashSet, pin::pin, time::Instant};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use platform_core::{Error, Object, Result, parse};
+use platform_core::{Error, Object, Result, parse, without_nul};
 use serde_json::Value;
 use tracing::Instrument;
 
@@ -411,7 +411,7 @@ fn arguments(call: &ToolCall) -> Option<Object> {
     if text.is_empty() {
         return Some(Object::new());
     }
-    match parse(text.as_bytes()) {
+    match parse(text.as_bytes()).map(without_nul) {
         Ok(Value::Object(arguments)) => Some(arguments),
         _ => None,
     }
