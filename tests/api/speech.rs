@@ -24,6 +24,12 @@ const WEBM: &[u8] = include_bytes!("speech/hello.webm");
 const LIVE: &[u8] = include_bytes!("speech/live.webm");
 const M4A: &[u8] = include_bytes!("speech/hello.m4a");
 const MP4: &[u8] = include_bytes!("speech/hello.mp4");
+/// A program stream of MPEG in which nothing says how long it is.
+const MPEG: &[u8] = &{
+    let mut bytes = [0; 16_000];
+    (bytes[2], bytes[3]) = (1, 0xba);
+    bytes
+};
 
 fn recording(bytes: &'static [u8]) -> Form {
     let part = Part::bytes(bytes).file_name("recording.webm").mime_str("audio/webm;codecs=opus").expect("a type");
@@ -271,6 +277,8 @@ async fn without_an_engine_the_demo_answers_or_it_says_that_there_is_none() {
         let other = hear(&app, recording(bytes)).await.body["durationMs"].as_i64().expect("a time");
         assert!((other - millis).abs() < 150, "{other} and {millis}");
     }
+    // It costs something all the same.
+    assert_eq!(hear(&app, recording(MPEG)).await.body["durationMs"], 2000);
     let settings = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1"), ("OPENAI_API_KEY", "x")];
     let app = app_with(&settings).await;
     assert_eq!(hear(&app, recording(WAV)).await.error(), "SPEECH_NOT_CONFIGURED");

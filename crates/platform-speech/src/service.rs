@@ -35,6 +35,8 @@ const OF_END_USER: usize = 2;
 /// The fewest and the most bytes that a second of a recording takes.
 const SPARSEST: u64 = 250;
 const DENSEST: u64 = 8 << 20;
+/// What it takes of one that does not say how long it is: 64 kbit.
+const USUAL: u64 = 8000;
 
 /// Recordings that become text.
 #[async_trait]
@@ -124,13 +126,13 @@ impl PgSpeech {
         }
     }
 
-    /// How long a recording is, as far as its size allows that; a container that cannot be read says nothing.
-    async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Option<Duration> {
+    /// How long a recording is, as far as its size allows that; by its size alone where its container says nothing.
+    async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Duration {
         let children = &self.needs.children;
         let place = children.place(account).await;
-        let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten()?;
-        let bytes = bytes.len() as u64;
-        Some(Duration::from_millis(millis.clamp(bytes * 1000 / DENSEST, bytes * 1000 / SPARSEST)))
+        let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten();
+        let size = bytes.len() as u64 * 1000;
+        Duration::from_millis(millis.map_or(size / USUAL, |millis| millis.clamp(size / DENSEST, size / SPARSEST)))
     }
 }
 
@@ -187,7 +189,7 @@ impl SpeechService for PgSpeech {
             name: name.clone(),
             media_type: media_type.to_owned(),
             bytes: bytes.clone(),
-            duration,
+            duration: Some(duration),
             language: language.clone(),
         };
         let model = budget.model(&payer, None);
@@ -212,7 +214,7 @@ impl SpeechService for PgSpeech {
             text: segment.text.replace('\0', ""),
         });
         let segments = serde_json::to_value(segments.collect::<Vec<_>>()).map_err(Error::internal)?;
-        let duration_ms = heard.duration.or(duration).map_or(0, millis);
+        let duration_ms = millis(heard.duration.unwrap_or(duration));
         let now = clock.now();
         let mut conn = db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
