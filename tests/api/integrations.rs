@@ -83,6 +83,12 @@ eventTypes:
     payload: {{type: object}}
     intervalSeconds: 30
     poll: {{method: GET, endpoint: "/list?list=${{config.list}}&after=${{cursor}}", items: items, eventId: id, cursor: next}}
+  - slug: page_added
+    name: Item added to a page
+    type: poll
+    config: {{type: object, properties: {{}}}}
+    payload: {{type: object}}
+    poll: {{method: GET, endpoint: /list, items: items, eventId: id, nextPage: {{from: more, as: page}}}}
 "#
     )
 }
@@ -452,11 +458,14 @@ async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_b
         (told.len() == 2).then_some(told)
     })
     .await;
-    let mut kinds: Vec<_> = told.iter().map(|of| (of["type"].clone(), of["data"]["status"].clone())).collect();
-    kinds.sort_by_key(|(kind, _)| kind.to_string());
+    let mut told: Vec<_> = told.iter().map(|of| (text(&of["type"]), of["data"].clone())).collect();
+    told.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let label = &status(&app, &id).await["label"];
     let expected =
-        [("connection.expired", "needs_reauth"), ("connection.recovered", "active")].map(|(k, s)| (json!(k), json!(s)));
-    assert_eq!(kinds, expected);
+        [("connection.expired", "needs_reauth"), ("connection.recovered", "active")].map(|(kind, status)| {
+            (kind.to_owned(), json!({"connectionId": id, "app": "crm", "label": label, "status": status}))
+        });
+    assert_eq!(told, expected);
     // Deleted, its token is revoked at the app.
     assert_eq!(app.delete(&format!("/integrations/connections/{id}")).await.status, StatusCode::OK);
     eventually("revoked", async || (!crm.requests("/revoke").is_empty()).then_some(())).await;

@@ -185,7 +185,7 @@ async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run(
 /// From an account at GitHub to a signed word that the work is done.
 #[tokio::test]
 async fn an_issue_at_github_starts_an_agent_that_answers_there_and_a_webhook_tells_of_its_end() {
-    let (app, server, ..) = products("journey", &[]).await;
+    let (app, server, packs, _) = products("journey", &[]).await;
     let hooked = json!({"url": format!("{}/echo/done", server.url()), "events": ["thread.finished"]});
     let secret = text(&app.post("/webhooks", hooked).await.body["secret"]);
     server.tell(201, json!({"id": 4711, "ok": true}));
@@ -202,9 +202,10 @@ async fn an_issue_at_github_starts_an_agent_that_answers_there_and_a_webhook_tel
     trigger(&app, &github, "issue_opened", given).await;
     let asked = server.last().json();
     let (url, signs) = (text(&asked["config"]["url"]), text(&asked["config"]["secret"]));
-    let issue = json!({"action": "opened", "issue": {"number": 7, "title": "It breaks", "user": {"login": "ada"}},
-        "repository": {"full_name": "octo/hello"}, "sender": {"login": "ada"}});
-    let body = issue.to_string();
+    // What GitHub publishes of an issue.
+    let types = packs["github"]["eventTypes"].as_array().expect("event types");
+    let opened = types.iter().find(|event| event["slug"] == "issue_opened").expect("it");
+    let body = opened["payload"]["examples"][0].to_string();
     let signed = format!("sha256={}", hex(&tag(&signs, &body)));
     let headers = [("X-Hub-Signature-256", signed.as_str()), ("X-GitHub-Delivery", "d1"), ("X-GitHub-Event", "issues")];
     let accepted = hook(&app, url.strip_prefix(app.url()).expect("ours"), &headers, &body).await;
@@ -212,9 +213,9 @@ async fn an_issue_at_github_starts_an_agent_that_answers_there_and_a_webhook_tel
     let told = eventually("its end", async || server.recorded().into_iter().find(|of| of.path == "/echo/done")).await;
     assert!(crate::webhooks::signed(&told, &secret).is_some());
     assert_eq!(told.json()["data"]["state"], "completed", "{told:?}");
-    let comment = server.recorded().into_iter().find(|of| of.path == "/told/repos/octo/hello/issues/7/comments");
+    let comment = server.recorded().into_iter().find(|of| of.path == "/told/repos/octo/hello/issues/1/comments");
     let comment = comment.expect("a comment");
-    assert_eq!((comment.method.as_str(), comment.json()["body"].as_str()), ("POST", Some("Thanks, ada")));
+    assert_eq!((comment.method.as_str(), comment.json()["body"].as_str()), ("POST", Some("Thanks, Codertocat")));
 }
 
 /// The platform with the built-in connectors, which go to a server that keeps what it is sent.

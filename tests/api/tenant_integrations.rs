@@ -1,12 +1,12 @@
 //! `/v1/tenant-integrations`: accounts that end users connect for the tools of an assistant.
 
-use platform_testing::{Reply, TestApp};
+use platform_testing::{FakeToolServer, Reply, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
     integrations::{app_with_crm, connected_by_oauth, decide},
-    support::{say_to, text},
+    support::{eventually, say_to, text},
 };
 
 async fn assistant(app: &TestApp, name: &str, config: Value) {
@@ -111,12 +111,19 @@ async fn tools_are_called_with_the_account_of_whom_the_assistant_talks_to_and_no
     let refused = as_(&app, &own, Method::POST, "/crm/connect?assistantId=a", Some(fields)).await;
     assert_eq!(refused.error(), "VALIDATION_ERROR", "the operator's fields are not theirs to give");
     // The app refuses meanwhile: asked, it says so.
+    let receiver = FakeToolServer::start();
+    let told =
+        json!({"url": format!("{}/echo/hook", receiver.url()), "events": ["connection.expired"], "tenantId": "acme"});
+    app.post("/webhooks", told).await;
     crm.refuse_all();
     let refreshed = as_(&app, &own, Method::POST, "/refresh?assistantId=a", None).await.body;
     assert_eq!(
         (&refreshed[0]["connected"], &refreshed[0]["accounts"][0]["status"]),
         (&json!(false), &json!("needs_reauth"))
     );
+    let told = eventually("its end is told", async || receiver.recorded().pop()).await.json()["data"].clone();
+    assert_eq!((&told["connectionId"], &told["app"]), (&second["accountId"], &json!("crm")), "{told}");
+    assert_eq!((&told["status"], &told["tenantId"]), (&json!("needs_reauth"), &json!("acme")), "{told}");
     crm.accept_all();
     connect("u1", "good-key").await;
     let accounts = app.get(&format!("/tenant-integrations/crm/accounts{}", of("u1"))).await.body;
@@ -133,10 +140,12 @@ async fn an_account_stays_until_another_that_its_user_decides_on_takes_its_place
     let apps = json!([{"app": "crm", "tools": ["note"]}]);
     assistant(&app, "a", json!({"enabled": true, "apps": apps})).await;
     let own = session(&app, "acme", "u1").await;
-    let connect = async |body: Value, origin: &str| {
-        let request = app.anonymous(Method::POST, "/v1/tenant-integrations/crm/connect?assistantId=a");
+    let connect_to = async |query: &str, body: Value, origin: &str| {
+        let path = format!("/v1/tenant-integrations/crm/connect?assistantId=a{query}");
+        let request = app.anonymous(Method::POST, &path);
         app.send(request.bearer_auth(&own).header("origin", origin).json(&body)).await
     };
+    let connect = async |body: Value, origin: &str| connect_to("", body, origin).await;
     let active = async || -> Vec<Value> {
         let all = as_(&app, &own, Method::GET, "/crm/accounts?assistantId=a", None).await.body;
         let all = all.as_array().expect("accounts").iter();
@@ -165,8 +174,11 @@ async fn an_account_stays_until_another_that_its_user_decides_on_takes_its_place
     for (return_to, origin) in [(there, app.url()), ("https://evil.example/", page), ("/back", page)] {
         let refused = connect(json!({"authScheme": "OAUTH2", "returnTo": return_to}), origin).await;
         assert_eq!(refused.error(), "INVALID_RETURN_TO", "{return_to} from {origin}");
+        let query = format!("&returnTo={return_to}");
+        let refused = connect_to(&query, json!({"authScheme": "OAUTH2"}), origin).await;
+        assert_eq!(refused.error(), "INVALID_RETURN_TO", "{return_to} from {origin}, in the query");
     }
-    let begun = connect(json!({"authScheme": "OAUTH2", "returnTo": there}), page).await.body;
+    let begun = connect_to(&format!("&returnTo={there}"), json!({"authScheme": "OAUTH2"}), page).await.body;
     let back = decide(&app, &begun, &[("code", "good")]).await;
     assert!(back.header("location").starts_with(there) && back.status == StatusCode::FOUND, "{:?}", back.headers);
     assert_eq!(active().await, [begun["accountId"].clone()], "one account of an app");

@@ -81,6 +81,15 @@ async fn the_tools_of_a_server_are_those_of_whoever_brought_it_within_what_the_a
     assert_eq!(again["server"]["status"], "error", "{again}");
     assert!(again["server"]["statusReason"].is_string() && again["server"]["tools"][0]["name"] == "other", "{again}");
     server.be_away(false);
+    // Other headers take the place of those that were given, where there are any.
+    let other = json!({"headers": [{"headerName": "Authorization", "value": "Bearer other-canary"}]});
+    let again = app.post(&format!("/tenant-mcp/{id}/reconnect{}", of("u1")), other.clone()).await.body;
+    assert!(again["server"]["status"] == "active" && !again.to_string().contains("other-canary"), "{again}");
+    assert!(call(&app, "u1", "my-server__other").await.contains("other"));
+    let sent = server.requests("tools/call").pop().expect("a call");
+    assert_eq!(sent.header("authorization"), "Bearer other-canary");
+    let of_second = format!("/tenant-mcp/{}/reconnect{}", text(&second.body["server"]["id"]), of("u1"));
+    assert_eq!(app.post(&of_second, other).await.error(), "VALIDATION_ERROR");
 
     let strange = format!("/tenant-mcp/{id}{}", of("u2"));
     assert_eq!(app.delete(&strange).await.error(), "SERVER_NOT_FOUND");

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     iter,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -341,16 +341,7 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     eventually("the old one", async || (crm.requests("/hooks/1").len() == 1).then_some(())).await;
     // A connection that breaks pauses the trigger, and has it go on.
     let reconnect = json!({"authScheme": "API_KEY", "connectionId": connection});
-    db.run("UPDATE connections SET refused = 2").await;
-    app.patch(&format!("/tool-servers/{server}"), json!({"description": "x"})).await;
-    crm.refuse_all();
-    let broken = eventually("paused", async || {
-        let test = format!("/integrations/servers/{server}/tools/note/test");
-        app.post(&test, json!({"parameters": {"text": "x"}})).await;
-        let trigger = app.get(&path).await.body;
-        (trigger["state"] == "auto_paused").then_some(trigger)
-    })
-    .await;
+    let broken = breaks(&app, &crm, &db, &server, &path).await;
     assert_eq!((&broken["autoPauseReason"], &broken["enabled"]), (&json!("CONNECTION"), &json!(true)));
     assert!(broken["autoPausedAt"].is_number(), "{broken}");
     send("4", &customer("c 2")).await;
@@ -369,6 +360,40 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     assert_eq!(app.get(&path).await.error(), "TRIGGER_NOT_FOUND");
     assert_eq!(send("5", &customer("c 3")).await.error(), "TRIGGER_NOT_FOUND");
     assert_eq!(app.delete(&format!("/tool-servers/{server}")).await.status, StatusCode::OK);
+}
+
+/// Has the app refuse the connection of a tool server until the trigger that it feeds is paused; the trigger then.
+async fn breaks(app: &TestApp, crm: &FakeApp, db: &TestDb, server: &str, trigger: &str) -> Value {
+    db.run("UPDATE connections SET refused = 2").await;
+    app.patch(&format!("/tool-servers/{server}"), json!({"description": "x"})).await;
+    crm.refuse_all();
+    eventually("paused", async || {
+        let test = format!("/integrations/servers/{server}/tools/note/test");
+        app.post(&test, json!({"parameters": {"text": "x"}})).await;
+        let trigger = app.get(trigger).await.body;
+        (trigger["state"] == "auto_paused").then_some(trigger)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_subscription_that_cannot_be_ended_while_its_connection_is_broken_is_ended_when_it_is_good_again() {
+    let (app, crm, db, _) = app_with_crm("unsubscribe", &[]).await;
+    let connection = connected_by_key(&app).await;
+    let server = text(&app.post("/integrations/crm/servers", json!({})).await.body["_id"]);
+    let to = json!({"assistantId": "default", "triggerConfig": {"team": "sales"}});
+    let made = trigger(&app, &server, "customer_made", to).await;
+    let path = format!("/triggers/{}", text(&made["id"]));
+    breaks(&app, &crm, &db, &server, &path).await;
+    assert_eq!(app.delete(&path).await.status, StatusCode::OK);
+    let tried = "SELECT count(*) AS n FROM runs WHERE kind = 'trigger-unsubscribe' AND payload ->> 'tries' = '1'";
+    eventually("a first try", async || (db.number(tried).await == 1).then_some(())).await;
+    assert_eq!(crm.requests("/hooks/1").len(), 0);
+    crm.accept_all();
+    let reconnect = json!({"authScheme": "API_KEY", "connectionId": connection});
+    assert_eq!(app.post("/integrations/crm/connect", reconnect).await.body["connected"], true);
+    db.run("UPDATE runs SET due = now() WHERE kind = 'trigger-unsubscribe'").await;
+    eventually("ended", async || (crm.requests("/hooks/1").len() == 1).then_some(())).await;
 }
 
 #[tokio::test]
@@ -500,6 +525,15 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
     .await;
     let paused = told.iter().find(|of| of["type"] == kinds[0]).expect("one");
     assert_eq!(paused["data"], json!({"triggerId": failing["id"], "name": failing["name"], "reason": "ERRORS"}));
+    let failed: HashMap<String, Value> = told
+        .iter()
+        .filter(|of| of["type"] == kinds[1])
+        .map(|of| (text(&of["data"]["eventId"]), of["data"].clone()))
+        .collect();
+    for n in 0..20 {
+        let data = &failed[&format!("e{n}")];
+        assert_eq!((&data["triggerId"], &data["error"]["code"]), (&failing["id"], &json!("AGENT_DISABLED")), "{data}");
+    }
     // What is started goes, and its triggers with it.
     assert_eq!(app.delete(&format!("/agents/{}", text(&of))).await.status, StatusCode::OK);
     assert_eq!(app.get(&failing_path).await.error(), "TRIGGER_NOT_FOUND");
@@ -544,6 +578,20 @@ async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
     let of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
     assert_eq!(of[..5], vec![json!("executed"); 5]);
     assert_eq!((&of[5], &all[5]["error"]["code"]), (&json!("error"), &json!("LOOP")));
+
+    // Also in a chat.
+    let helper = json!({"name": "C", "identifier": "chatty", "availableToolsGroupsUids": [tools]});
+    app.post("/assistants", helper).await;
+    app.patch(&path, json!({"enabled": false})).await;
+    let chat = json!({"assistantId": "chatty", "chatUidTemplate": "loop", "rateLimitPerMinute": 600,
+        "messageTemplate": "/tool again {\"n\": \"{{event.id}}\"}\nDone"});
+    let chat = trigger(&app, &server, "webhook", chat).await;
+    app.patch(&format!("/tool-servers/{tools}"), json!({"url": chat["webhookUrl"]})).await;
+    let hooks = text(&chat["webhookUrl"]);
+    hook(&app, hooks.strip_prefix(app.url()).expect("ours"), &[], "{}").await;
+    let all = outcomes(&app, &format!("/triggers/{}", text(&chat["id"])), 6).await;
+    assert_eq!((&all[5]["outcome"], &all[5]["error"]["code"]), (&json!("error"), &json!("LOOP")), "{all:?}");
+    app.delete(&format!("/triggers/{}", text(&chat["id"]))).await;
 
     // Also by the hand of a sub-agent, and of one below it.
     let helper = agent(

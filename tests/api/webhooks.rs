@@ -133,6 +133,9 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
         webhook(&app, &format!("{}/echo/content", server.url()), &some, json!({"includeContent": true})).await;
     let own = json!({"tenantId": "acme"});
     webhook(&app, &format!("{}/echo/acme", server.url()), &["chat.completed"], own).await;
+    let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);
+    let of_project = json!({"projectId": project});
+    webhook(&app, &format!("{}/echo/project", server.url()), &["*"], of_project).await;
     let of = agent(&app, json!({"name": "A"})).await;
     let thread = thread(&app, &of, "Work").await;
     thread_in(&app, &thread, "completed").await;
@@ -193,6 +196,7 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
         (&json!("default"), &json!("acme"))
     );
     assert_eq!((&of_chat["status"], &of_chat["stopReason"]), (&json!("completed"), &json!("end_turn")));
+    assert!(of_chat["tokenUsage"]["totalTokens"].as_u64().is_some_and(|tokens| tokens > 0), "{of_chat}");
 
     let whole = received(&server, "/echo/content", |sent| sent.len() == 3).await;
     let whole: BTreeMap<String, Value> =
@@ -211,6 +215,16 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
     assert_eq!(all[0]["attempts"][0]["statusCode"], 200);
     let failed = app.get(&format!("{content}/deliveries?status=FAILED")).await.body;
     assert_eq!((&failed["total"], &failed["items"]), (&json!(0), &json!([])));
+    // One of a project is told of what is in it alone.
+    let inside = agent(&app, json!({"name": "B", "projectId": project})).await;
+    let inside = crate::support::thread(&app, &inside, "Work").await;
+    let document = json!({"name": "Inside", "markdownContent": "# Words", "projectId": project});
+    let document = app.post("/documents", document).await.body["_id"].clone();
+    let told = received(&server, "/echo/project", |sent| sent.len() >= 5).await;
+    assert_eq!(kinds(&told)[..2], ["document.indexed", "thread.finished"]);
+    let data = |request: &ToolRequest| request.json()["data"].clone();
+    let is_inside = |data: Value| data["threadId"] == json!(inside) || data["documentId"] == document;
+    assert!(told.len() == 5 && told.iter().map(data).all(is_inside), "{told:?}");
 }
 
 #[tokio::test]

@@ -55,11 +55,13 @@ impl TurnRequest {
         self.blocked |= blocked;
     }
 
-    /// One turn for many messages: what the last one wants, what was found in any; `None` without messages.
+    /// One turn for many messages: what the last one wants, what was found in any, as deep as the deepest; `None` without
+    /// messages.
     pub fn joined(requests: Vec<Self>) -> Option<Self> {
         requests.into_iter().reduce(|mut earlier, last| {
             earlier.note_found(last.findings, last.blocked);
-            Self { findings: earlier.findings, blocked: earlier.blocked, ..last }
+            let depth = earlier.depth.max(last.depth);
+            Self { findings: earlier.findings, blocked: earlier.blocked, depth, ..last }
         })
     }
 }
@@ -100,4 +102,16 @@ pub struct ClientFunction {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: serde_json::Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_of_many_messages_is_as_deep_as_the_deepest() {
+        let of = |depth| TurnRequest { depth, ..TurnRequest::default() };
+        let depth = |depths: &[u8]| TurnRequest::joined(depths.iter().copied().map(of).collect()).map(|of| of.depth);
+        assert_eq!((depth(&[4, 0]), depth(&[0, 2, 1]), depth(&[])), (Some(4), Some(2), None));
+    }
 }

@@ -431,6 +431,11 @@ impl PgConnections {
             .map(|life| now + life - millis(self.refresh_before).min(life / 2));
     }
 
+    /// Whether there is such a connection, whatever its state.
+    pub async fn exists(&self, account: &AccountId, connection: &str) -> Result<bool> {
+        Ok(self.find(account, connection).await?.is_some())
+    }
+
     /// Sends a request of a pack with the rights of a connection; a token that is refused is replaced once.
     pub async fn request(
         self: &Arc<Self>,

@@ -204,6 +204,12 @@ fn get() -> String {
 }
 
 impl PackRequest {
+    /// Adds a parameter to the query; the value may have placeholders.
+    pub fn add_parameter(&mut self, name: &str, value: &str) {
+        let mark = if self.endpoint.contains('?') { '&' } else { '?' };
+        self.endpoint = format!("{}{mark}{name}={value}", self.endpoint);
+    }
+
     /// The method, read.
     pub fn method(&self) -> Method {
         Method::from_bytes(self.method.to_uppercase().as_bytes()).unwrap_or_default()
@@ -384,10 +390,28 @@ pub struct Poll {
     /// Where the answer says where the next one begins.
     #[serde(default)]
     pub cursor: Option<String>,
+    /// The list begins with what is newest: what turns up behind what is known is older, and no event.
+    #[serde(default)]
+    pub newest_first: bool,
+    /// How further pages of the list are asked for; absent = there are none.
+    #[serde(default)]
+    pub next_page: Option<NextPage>,
+}
+
+/// How the page after one is asked for.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = ConnectorNextPage)]
+pub struct NextPage {
+    /// Where the answer says where it begins.
+    pub from: String,
+    /// The field of the body, or where there is none the parameter, that says so.
+    #[serde(rename = "as")]
+    pub field: String,
 }
 
 impl Poll {
-    /// The request.
+    /// The request of a first page.
     pub fn request(&self) -> PackRequest {
         PackRequest {
             method: self.method.clone(),
@@ -395,6 +419,16 @@ impl Poll {
             body: self.body.clone(),
             expect: Object::new(),
         }
+    }
+
+    /// The request of a page after it: `${page}` stands for where that begins.
+    pub fn request_next(&self, NextPage { field, .. }: &NextPage) -> PackRequest {
+        let mut request = self.request();
+        match &mut request.body {
+            Some(Value::Object(body)) => drop(body.insert(field.clone(), "${page}".into())),
+            _ => request.add_parameter(field, "${page}"),
+        }
+        request
     }
 }
 

@@ -148,7 +148,7 @@ impl FakeApp {
         self.state.tokens.lock().expect("lock").refuses_hooks = refuses;
     }
 
-    /// What `/list` answers.
+    /// What `/list` answers; with `{"pages": [[…], …]}` a page at a time, by `?page=`.
     pub fn set_list(&self, list: Value) {
         *self.state.list.lock().expect("lock") = list;
     }
@@ -200,11 +200,19 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
             HttpResponse::Created().json(json!({"id": if is_same { json!("same") } else { json!(id) }}))
         }
         "hooks" => HttpResponse::NoContent().finish(),
-        "list" => HttpResponse::Ok().json(&*state.list.lock().expect("lock")),
+        "list" => HttpResponse::Ok().json(page(&state.list.lock().expect("lock"), request.query_string())),
         "feed" => HttpResponse::Ok().content_type("application/rss+xml").body(state.feed.lock().expect("lock").clone()),
         "api" => api(&state, &recorded),
         _ => HttpResponse::NotFound().finish(),
     }
+}
+
+/// What a list says; the page that is asked for where it has `pages`.
+fn page(list: &Value, query: &str) -> Value {
+    let Some(pages) = list["pages"].as_array() else { return list.clone() };
+    let asked = query.split('&').find_map(|field| field.strip_prefix("page="));
+    let page: usize = asked.map_or(0, |page| page.parse().expect("a number"));
+    json!({"items": pages[page], "more": (page + 1 < pages.len()).then_some(page + 1)})
 }
 
 fn api(state: &State, request: &ToolRequest) -> HttpResponse {

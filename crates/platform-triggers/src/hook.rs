@@ -355,12 +355,13 @@ mod tests {
         );
         assert!(!is_good("It's a Secret to Everybody", &tag[7..], "Hello, World!"));
 
-        let mut linear = github.clone();
-        linear["timestampPath"] = json!("webhookTimestamp");
+        let linear = json!({"kind": "hmac-sha256-hex", "header": "Linear-Signature", "secret": "${subscription.secret}",
+            "timestampPath": "webhookTimestamp"});
         let body = r#"{"action":"create","webhookTimestamp":1676056940508}"#;
-        let tag = format!("sha256={}", hex(&hmac_sha256(b"secret", body.as_bytes())));
-        let is_good = |now: i64| check(linear.clone(), "secret", &[("x-hub-signature-256", &tag)], body, now);
-        assert!(is_good(1_676_057_240) && !is_good(1_676_057_241) && !is_good(1_676_056_639));
+        let tag = "1f9f94b743a69cec1f3a396453f28739069eb3c2cd7eec4c32f7be4e663f2062";
+        let is_good = |tag: &str, now: i64| check(linear.clone(), "secret", &[("linear-signature", tag)], body, now);
+        assert!(is_good(tag, 1_676_057_240) && !is_good(tag, 1_676_057_241) && !is_good(tag, 1_676_056_639));
+        assert!(!is_good(&format!("sha256={tag}"), 1_676_057_240));
 
         let slack = json!({"kind": "slack-v0", "header": "X-Slack-Signature", "timestampHeader": "X-Slack-Request-Timestamp",
             "secret": "${app.signingSecret}"});

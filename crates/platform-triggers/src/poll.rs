@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_agents::next_time;
 use platform_core::{AccountId, Error, Result, Timestamp, json_length, parse, run_blocking};
-use platform_integrations::{PackEventType, at_path, template};
+use platform_integrations::{PackEventType, PackRequest, at_path, template};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -23,9 +23,12 @@ use crate::{
 pub(crate) const POLL: &str = "trigger-poll";
 /// Kind of the runs that wait for times; the subject is the trigger.
 pub(crate) const SCHEDULE: &str = "trigger-schedule";
-/// Elements of a list that become events at once; ids that are remembered.
+/// Elements of a list that become events at once; ids that are remembered, and elements of a list that are looked at.
 const MOST_ITEMS: usize = 500;
 const MOST_SEEN: usize = 2000;
+/// Pages of a list that are asked for at once, and bytes of them after which no more is.
+const MOST_PAGES: usize = 20;
+const MOST_BYTES: usize = 8 << 20;
 
 /// Asks apps what is new.
 pub struct PollWork(pub Arc<PgTriggers>);
@@ -43,7 +46,7 @@ impl Work for PollWork {
         POLL
     }
 
-    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+    async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let (triggers, account) = (&self.0, run.account());
         let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
             return end_in(&mut *triggers.db.conn().await?, run).await;
@@ -51,7 +54,7 @@ impl Work for PollWork {
         let connector = triggers.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
         let is_active = trigger.row.state == "active";
-        let polled = if is_active { triggers.poll(&account, &trigger.row, event).await } else { Ok(None) };
+        let polled = if is_active { triggers.poll(&account, &trigger.row, event, stop).await } else { Ok(None) };
         if let Err(error) = &polled {
             warn!(trigger = trigger.row.id, app = trigger.row.app, %error, "An app could not be polled.");
         }
@@ -71,8 +74,14 @@ impl Work for PollWork {
 }
 
 impl PgTriggers {
-    /// Asks an app once; `None` when the app has nothing to ask.
-    async fn poll(&self, account: &AccountId, row: &TriggerRow, event: &PackEventType) -> Result<Option<Found>> {
+    /// Asks an app once; `None` when the app has nothing to ask, or whoever asks is to stop.
+    async fn poll(
+        &self,
+        account: &AccountId,
+        row: &TriggerRow,
+        event: &PackEventType,
+        stop: &CancellationToken,
+    ) -> Result<Option<Found>> {
         let Some(poll) = &event.poll else { return Ok(None) };
         let cursor = row.cursor.clone().unwrap_or_default();
         let values = |name: &str| match name {
@@ -82,32 +91,61 @@ impl PgTriggers {
         let mut request = poll.request();
         let names_cursor = |text: &str| text.contains("${cursor}");
         let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
-        if poll.cursor.is_some()
-            && cursor["cursor"].is_string()
-            && !names_cursor(&request.endpoint)
-            && !names_cursor(&body)
-        {
-            let mark = if request.endpoint.contains('?') { '&' } else { '?' };
-            request.endpoint = format!("{}{mark}cursor=${{cursor}}", request.endpoint);
+        let names_none = !names_cursor(&request.endpoint) && !names_cursor(&body);
+        if poll.cursor.is_some() && cursor["cursor"].is_string() && names_none {
+            request.add_parameter("cursor", "${cursor}");
         }
+        let path = |text: &str| template::text(text, &values);
+        let reader = Arc::new(PageReader {
+            is_feed: row.app == "rss",
+            items: path(&poll.items),
+            ids: poll.event_id.iter().map(|id| path(id)).collect(),
+            cursor: poll.cursor.clone(),
+            next: poll.next_page.as_ref().map(|next| next.from.clone()),
+        });
+        let (first, mut size) = self.page(account, row, &request, &values, &reader).await?;
+        let (mut listed, mut next) = (first.items, first.next);
+        let (seen, of_first_page) = (Seen::of(&cursor), listed.len());
+        for _ in 1..MOST_PAGES {
+            // Of what is newest first, the rest is older than what is known.
+            let is_reached = poll.newest_first && listed.iter().any(|(id, _)| seen.knows(id));
+            if is_reached || listed.len() >= MOST_SEEN || size >= MOST_BYTES {
+                break;
+            }
+            let (Some(page), Some(asked)) = (next.take(), &poll.next_page) else { break };
+            if stop.is_cancelled() {
+                return Ok(None);
+            }
+            let values = |name: &str| if name == "page" { Some(Value::from(page.as_str())) } else { values(name) };
+            let (more, bytes) = self.page(account, row, &poll.request_next(asked), &values, &reader).await?;
+            listed.extend(more.items);
+            (next, size) = (more.next, size + bytes);
+        }
+        listed.truncate(MOST_SEEN);
+        let is_cut = next.is_some() || poll.next_page.is_none();
+        let old_from = old_from(&cursor, &listed, &seen, poll.newest_first, of_first_page);
+        let mut found = news(listed, &cursor, &seen, first.cursor, old_from);
+        found.cursor["isCut"] = is_cut.into();
+        Ok(Some(found))
+    }
+
+    /// Asks for a page of a list; also its bytes.
+    async fn page(
+        &self,
+        account: &AccountId,
+        row: &TriggerRow,
+        request: &PackRequest,
+        values: &template::Values<'_>,
+        reader: &Arc<PageReader>,
+    ) -> Result<(ListPage, usize)> {
         let connections = self.integrations.connections();
-        let answer = connections.request(account, &row.connection_id, &request, &values).await?;
+        let answer = connections.request(account, &row.connection_id, request, values).await?;
         if !(200..300).contains(&answer.status) {
             let message = format!("{} answers {}.", row.app, answer.status);
             return Err(Error::new(platform_core::Code::UPSTREAM_ERROR, message));
         }
-        let path = |text: &str| template::text(text, &values);
-        let (items, ids) = (path(&poll.items), poll.event_id.iter().map(|id| path(id)).collect::<Vec<_>>());
-        let next = poll.cursor.clone();
-        let is_feed = row.app == "rss";
-        run_blocking(move || {
-            let body = if is_feed { feed::read(&answer.bytes) } else { parse(&answer.bytes).ok() };
-            let body = body.ok_or_else(|| {
-                Error::new(platform_core::Code::UPSTREAM_ERROR, "The answer is neither JSON nor a feed.")
-            })?;
-            Ok(Some(news(&body, &cursor, &items, &ids, next.as_deref())))
-        })
-        .await
+        let (reader, size) = (Arc::clone(reader), answer.bytes.len());
+        Ok((run_blocking(move || reader.read(&answer.bytes)).await?, size))
     }
 
     /// Stores what a poll found and when the next one is, with the run's end.
@@ -159,43 +197,110 @@ impl PgTriggers {
     }
 }
 
-/// What of an answer is new, and where the next poll begins.
-fn news(body: &Value, cursor: &Value, items: &str, ids: &[String], next: Option<&str>) -> Found {
-    let list = at_path(body, items).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let part = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    };
-    let id_of = |item: &Value| {
-        let parts: Vec<String> = ids.iter().filter_map(|path| at_path(item, path)).map(part).collect();
-        Some(parts.join(":")).filter(|id| !id.is_empty() && parts.len() == ids.len())
-    };
-    let seen: Vec<&str> = cursor["seen"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let known: HashSet<&str> = seen.iter().copied().collect();
-    let mut listed: Vec<(String, &Value)> =
-        list.iter().take(MOST_SEEN).filter_map(|item| Some((id_of(item)?, item))).collect();
+/// How the pages of a list are read.
+struct PageReader {
+    is_feed: bool,
+    /// Where a page has its elements, and an element its id.
+    items: String,
+    ids: Vec<String>,
+    /// Where it says where the next poll begins, and where the next page.
+    cursor: Option<String>,
+    next: Option<String>,
+}
+
+/// A page of a list.
+struct ListPage {
+    /// Its elements with their ids, in their order.
+    items: Vec<(String, Value)>,
+    cursor: Option<String>,
+    next: Option<String>,
+}
+
+impl PageReader {
+    fn read(&self, bytes: &[u8]) -> Result<ListPage> {
+        let body = if self.is_feed { feed::read(bytes) } else { parse(bytes).ok() };
+        let body = body
+            .ok_or_else(|| Error::new(platform_core::Code::UPSTREAM_ERROR, "The answer is neither JSON nor a feed."))?;
+        Ok(self.page(&body))
+    }
+
+    fn page(&self, body: &Value) -> ListPage {
+        let part = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        let id_of = |item: &Value| {
+            let parts: Vec<String> = self.ids.iter().filter_map(|path| at_path(item, path)).map(part).collect();
+            Some(parts.join(":")).filter(|id| !id.is_empty() && parts.len() == self.ids.len())
+        };
+        let list = at_path(body, &self.items).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let items = list.iter().take(MOST_SEEN).filter_map(|item| Some((id_of(item)?, item.clone()))).collect();
+        let place = |path: &Option<String>| {
+            let value = at_path(body, path.as_deref()?).map(part)?;
+            Some(value).filter(|place| !place.is_empty())
+        };
+        ListPage { items, cursor: place(&self.cursor), next: place(&self.next) }
+    }
+}
+
+/// Ids that earlier polls found, the newest first.
+struct Seen {
+    ids: Vec<String>,
+    known: HashSet<String>,
+}
+
+impl Seen {
+    fn of(cursor: &Value) -> Self {
+        let ids = cursor["seen"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+        let ids: Vec<String> = ids.collect();
+        Self { known: ids.iter().cloned().collect(), ids }
+    }
+
+    fn knows(&self, id: &str) -> bool {
+        self.known.contains(id)
+    }
+}
+
+/// Where elements of a list are that are no news although nobody saw them.
+fn old_from(
+    cursor: &Value,
+    listed: &[(String, Value)],
+    seen: &Seen,
+    newest_first: bool,
+    of_first_page: usize,
+) -> usize {
+    match cursor["isCut"].as_bool() {
+        // Earlier versions looked at a first page alone.
+        None if !cursor.is_null() => of_first_page,
+        // There were more: what is behind all that is known only moved up.
+        Some(true) if newest_first => {
+            listed.iter().rposition(|(id, _)| seen.knows(id)).map_or(listed.len(), |last| last + 1)
+        }
+        _ => listed.len(),
+    }
+}
+
+/// What of a list is new, and where the next poll begins; `old_from`: where elements are that are no news.
+fn news(mut listed: Vec<(String, Value)>, cursor: &Value, seen: &Seen, next: Option<String>, old_from: usize) -> Found {
+    let old: HashSet<String> = listed[old_from.min(listed.len())..].iter().map(|(id, _)| id.clone()).collect();
+    let is_new = |id: &str| !seen.knows(id) && !old.contains(id);
     // Lists begin with what is newest; what is too much for one poll is left for the next.
-    let new = listed.iter().filter(|(id, _)| !known.contains(id.as_str())).count();
+    let new = listed.iter().filter(|(id, _)| is_new(id)).count();
     let mut left = if cursor.is_null() { 0 } else { new.saturating_sub(MOST_ITEMS) };
     let is_all = left == 0;
     listed.retain(|(id, _)| {
-        let is_left = left > 0 && !known.contains(id.as_str());
+        let is_left = left > 0 && is_new(id);
         left -= usize::from(is_left);
         !is_left
     });
-    let mut items: Vec<(String, Value)> = listed
-        .iter()
-        .filter(|(id, _)| !known.contains(id.as_str()))
-        .map(|(id, item)| (id.clone(), (*item).clone()))
-        .collect();
-    items.reverse();
     let current: HashSet<&str> = listed.iter().map(|(id, _)| id.as_str()).collect();
-    let older = seen.iter().copied().filter(|id| !current.contains(id));
-    let seen: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).chain(older).take(MOST_SEEN).collect();
-    let next = next.filter(|_| is_all).and_then(|path| at_path(body, path)).filter(|value| !value.is_null()).map(part);
-    let cursor = next.map_or_else(|| cursor["cursor"].clone(), Value::from);
-    Found { items, cursor: json!({"cursor": cursor, "seen": seen}) }
+    let gone = seen.ids.iter().map(String::as_str).filter(|id| !current.contains(id));
+    let seen: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).chain(gone).take(MOST_SEEN).collect();
+    let next = next.filter(|_| is_all).map_or_else(|| cursor["cursor"].clone(), Value::from);
+    let cursor = json!({"cursor": next, "seen": seen});
+    let items = listed.into_iter().rev().filter(|(id, _)| is_new(id)).collect();
+    Found { items, cursor }
 }
 
 /// Waits for times.
@@ -254,29 +359,72 @@ impl Work for ScheduleWork {
 mod tests {
     use super::*;
 
+    fn found(page: &Value, cursor: &Value, next: Option<&str>, old_from: usize) -> Found {
+        let reader = PageReader {
+            is_feed: false,
+            items: "items".to_owned(),
+            ids: vec!["id".to_owned()],
+            cursor: next.map(str::to_owned),
+            next: None,
+        };
+        let page = reader.page(page);
+        news(page.items, cursor, &Seen::of(cursor), page.cursor, old_from)
+    }
+
+    fn list(ids: impl IntoIterator<Item = i64>) -> Value {
+        json!({"items": ids.into_iter().map(|id| json!({"id": id})).collect::<Vec<_>>()})
+    }
+
+    fn ids(found: &Found) -> Vec<i64> {
+        found.items.iter().filter_map(|(_, item)| item["id"].as_i64()).collect()
+    }
+
     #[test]
     fn what_is_too_much_for_one_poll_comes_with_the_next_ones_and_nothing_comes_twice() {
-        let list = |newest: i64| json!({"items": (1..=newest).rev().map(|id| json!({"id": id})).collect::<Vec<_>>()});
-        let poll = |newest: i64, cursor: &Value| news(&list(newest), cursor, "items", &["id".to_owned()], None);
+        let poll = |newest: i64, cursor: &Value| found(&list((1..=newest).rev()), cursor, None, usize::MAX);
         let first = poll(100, &Value::Null);
         let mut cursor = first.cursor;
         let mut told: Vec<i64> = Vec::new();
         for newest in [1300, 1301, 1301, 1301] {
             let found = poll(newest, &cursor);
             assert!(found.items.len() <= MOST_ITEMS);
-            told.extend(found.items.iter().filter_map(|(_, item)| item["id"].as_i64()));
+            told.extend(ids(&found));
             cursor = found.cursor;
         }
         assert_eq!(told, (101..=1301).collect::<Vec<_>>());
     }
 
     #[test]
+    fn what_moves_up_to_the_end_of_a_list_is_old_where_there_were_more_and_the_newest_come_first() {
+        let listed: Vec<_> = ["4", "3", "1"].map(|id| (id.to_owned(), Value::Null)).into();
+        for (cursor, newest_first, expected) in [
+            (json!({"seen": ["3", "2"], "isCut": true}), true, 2),
+            (json!({"seen": ["3", "2"], "isCut": true}), false, 3),
+            (json!({"seen": ["3", "2"], "isCut": false}), true, 3),
+            (json!({"seen": ["9"], "isCut": true}), true, 3),
+            (json!({"seen": ["3", "2"]}), true, 1),
+            (Value::Null, true, 3),
+        ] {
+            let seen = Seen::of(&cursor);
+            assert_eq!(old_from(&cursor, &listed, &seen, newest_first, 1), expected, "{cursor} {newest_first}");
+        }
+    }
+
+    #[test]
+    fn what_is_old_is_no_news_and_is_known_from_then_on() {
+        let first = found(&list([3, 2]), &Value::Null, None, usize::MAX);
+        let second = found(&list([4, 3, 1]), &first.cursor, None, 2);
+        let third = found(&list([4, 3, 1, 0]), &second.cursor, None, usize::MAX);
+        assert_eq!((ids(&second), ids(&third)), (vec![4], vec![0]));
+    }
+
+    #[test]
     fn the_place_in_a_list_stays_until_all_of_a_page_is_told() {
         let page = json!({"items": (0..600).map(|id| json!({"id": id})).collect::<Vec<_>>(), "next": "b"});
         let before = json!({"cursor": "a", "seen": ["0"]});
-        let found = news(&page, &before, "items", &["id".to_owned()], Some("next"));
-        assert_eq!((found.items.len(), &found.cursor["cursor"]), (500, &json!("a")));
-        let found = news(&page, &found.cursor, "items", &["id".to_owned()], Some("next"));
-        assert_eq!((found.items.len(), &found.cursor["cursor"]), (99, &json!("b")));
+        let first = found(&page, &before, Some("next"), usize::MAX);
+        assert_eq!((first.items.len(), &first.cursor["cursor"]), (500, &json!("a")));
+        let second = found(&page, &first.cursor, Some("next"), usize::MAX);
+        assert_eq!((second.items.len(), &second.cursor["cursor"]), (99, &json!("b")));
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct TriggerRow {
 
 impl TriggerRow {
     pub fn account(&self) -> AccountId {
-        AccountId::parse(&self.account_id).expect("only ids are stored")
+        AccountId::named(&self.account_id)
     }
 
     /// What a client can change.

@@ -110,14 +110,16 @@ impl Work for UnsubscribeWork {
                 name => config_value(event, &payload["config"], name),
             };
             let connections = triggers.integrations.connections();
+            // With a connection that is gone nobody can be asked; one that is broken may be connected again.
+            if !connections.exists(&account, of("connection")).await? {
+                return Ok(true);
+            }
             let answer = connections.request(&account, of("connection"), request, &values).await?;
             // What it does not know it has ended already.
             Ok::<_, Error>((200..300).contains(&answer.status) || matches!(answer.status, 404 | 410))
         };
         let is_done = match done.await {
             Ok(is_done) => is_done,
-            // A connection that is gone cannot be asked.
-            Err(error) if error.code() == Code::CONFLICT => true,
             Err(error) => {
                 warn!(app = of("app"), %error, "An app could not be told to stop sending events.");
                 false

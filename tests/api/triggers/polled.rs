@@ -121,6 +121,24 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
 }
 
 #[tokio::test]
+async fn a_list_that_grows_at_its_end_is_read_to_its_end() {
+    let (app, crm, db, _) = app_with_crm("poll-pages", &[]).await;
+    connected_by_key(&app).await;
+    let of = agent(&app, json!({"name": "A"})).await;
+    let server = text(&app.post("/integrations/crm/servers", json!({})).await.body["_id"]);
+    crm.set_list(json!({"pages": [[{"id": 1}, {"id": 2}], [{"id": 3}]]}));
+    let pages = trigger(&app, &server, "page_added", json!({"agentId": of})).await;
+    let path = format!("/triggers/{}", text(&pages["id"]));
+    let begun = "SELECT count(*) AS n FROM triggers WHERE cursor IS NOT NULL";
+    eventually("the first poll", async || (db.number(begun).await == 1).then_some(())).await;
+    crm.set_list(json!({"pages": [[{"id": 1}, {"id": 2}], [{"id": 3}, {"id": 5}], [{"id": 4}]]}));
+    db.run("UPDATE runs SET due = now() WHERE kind = 'trigger-poll'").await;
+    let all = outcomes(&app, &path, 2).await;
+    assert_eq!(all.iter().map(|of| text(&of["eventId"])).collect::<HashSet<_>>(), ["4", "5"].map(str::to_owned).into());
+    assert!(crm.requests("/list").iter().any(|of| of.path == "/list?page=2"));
+}
+
+#[tokio::test]
 async fn an_id_is_good_again_and_an_app_is_asked_again_when_the_settings_say() {
     let news = FakeApp::start();
     let feed = |n: u32| {
