@@ -212,6 +212,18 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
             "pdf",
             "# Page 2\n\nan example of it",
         ),
+        (
+            "headed.pdf",
+            pdf_of(
+                2,
+                "BT /F1 20 Tf 72 720 Td (Lost keys) Tj /F1 10 Tf 0 -30 Td (Whoever loses a key reports it.) Tj \
+                0 -12 Td (\\225 to the desk) Tj ET",
+                "<< /F1 5 0 R >>",
+                "/Subtype /Type1 /BaseFont /Helvetica",
+            ),
+            "pdf",
+            "# Page 2\n\n## Lost keys\n\nWhoever loses a key reports it.\n- to the desk",
+        ),
         ("Letter.docx", docx(), "docx", "# Terms\n\nPay within **ten** days."),
         ("Packing.docx", packing_list(), "docx", PACKED),
     ] {

@@ -2,7 +2,7 @@
 
 use diesel_async::SimpleAsyncConnection;
 use futures_util::future::join_all;
-use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
+use platform_testing::{FakeApp, FakeModelServer, Script, TestApp, TestDb};
 use reqwest::{
     Method, StatusCode,
     multipart::{Form, Part},
@@ -328,6 +328,35 @@ async fn folders_hold_documents_and_take_them_along() {
 }
 
 #[tokio::test]
+async fn what_a_document_or_a_folder_is_in_can_be_taken_away_again() {
+    let app = app().await;
+    let project = app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"].clone();
+    let top = folder(&app, "Top", json!({})).await;
+    let lies = document(&app, "Lies", "in a folder", json!({"folderId": top})).await;
+    for (path, field) in [
+        (format!("/documents/{lies}"), "folderId"),
+        (
+            format!("/documents/{}", document(&app, "Part", "x", json!({"parentDocumentId": lies})).await),
+            "parentDocumentId",
+        ),
+        (format!("/documents/{}", document(&app, "Inside", "x", json!({"projectId": project})).await), "projectId"),
+        (
+            format!("/document-folders/{}", folder(&app, "Below", json!({"parentFolderId": top})).await),
+            "parentFolderId",
+        ),
+        (format!("/document-folders/{}", folder(&app, "Own", json!({"projectId": project})).await), "projectId"),
+    ] {
+        assert!(app.get(&path).await.body[field].is_string(), "{path} {field}");
+        let unset = app.patch(&path, json!({field: null})).await;
+        assert_eq!((unset.status, &unset.body[field]), (StatusCode::OK, &Value::Null), "{path} {field}");
+        assert_eq!(app.get(&path).await.body[field], Value::Null, "{path} {field}");
+    }
+    app.patch(&format!("/documents/{lies}"), json!({"summary": "All about penguins"})).await;
+    let found = app.get("/documents?search=PENGUIN").await.body;
+    assert_eq!((&found["total"], &found["documents"][0]["_id"]), (&json!(1), &json!(lies)), "{found}");
+}
+
+#[tokio::test]
 async fn what_is_attached_is_used_and_goes_from_who_uses_it_when_it_is_deleted() {
     let app = app().await;
     let (top, agent_id) = (folder(&app, "Top", json!({})).await, agent(&app, json!({"name": "A"})).await);
@@ -349,6 +378,11 @@ async fn what_is_attached_is_used_and_goes_from_who_uses_it_when_it_is_deleted()
         (&usage["assistants"][0]["identifier"], &usage["assistants"][0]["via"]),
         (&json!("s"), &json!("document"))
     );
+    let skill = document(&app, "Skill", "Do it.", json!({"isSkill": true})).await;
+    let knows = json!({"name": "K", "identifier": "k", "knowledgeSkills": [{"id": skill, "type": "document"}]});
+    assert_eq!(app.post("/assistants", knows).await.status, StatusCode::CREATED);
+    let usage = app.get(&format!("/documents/{skill}/usage")).await.body;
+    assert_eq!((&usage["assistants"][0]["identifier"], &usage["assistants"][0]["via"]), (&json!("k"), &json!("skill")));
     for (to, code) in [
         (json!({"targetType": "agent", "targetId": "nobody"}), "AGENT_NOT_FOUND"),
         (json!({"targetType": "assistant", "targetId": "nobody"}), "ASSISTANT_NOT_FOUND"),
@@ -431,8 +465,21 @@ async fn a_turn_reads_files_under_the_rule_of_their_owner_and_makes_some_for_him
 }
 
 #[tokio::test]
+async fn a_turn_reads_a_file_at_an_address_of_others() {
+    let (app, model) = app_with_model(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await;
+    let theirs = FakeApp::start();
+    theirs.set_feed("Words of others");
+    let settings = json!({"name": "F", "identifier": "f", "availableToolsGroupsUids": ["builtin-files"]});
+    assert_eq!(app.post("/assistants", settings).await.status, StatusCode::CREATED);
+    let url = format!("{}/feed", theirs.url());
+    let read = called(&app, &model, "f", "read_file", json!({"downloadUrl": url})).await;
+    assert_eq!((&read["text"], &read["truncated"]), (&json!("Words of others"), &json!(false)), "{read}");
+    assert_eq!(theirs.requests("/feed").len(), 1);
+}
+
+#[tokio::test]
 async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
-    let (app, model) = app_with_model(&[]).await;
+    let (app, model) = app_with_model(&UNBOUNDED).await;
     let top = folder(&app, "Top", json!({})).await;
     let secret = document(&app, "Secret", "# Salaries\n\nThe password of the safe is swordfish.", json!({})).await;
     let handbook = document(&app, "Handbook", HANDBOOK, json!({})).await;
@@ -450,7 +497,9 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     let ids: Vec<_> =
         found["results"].as_array().expect("results").iter().map(|result| result["documentId"].clone()).collect();
     assert_eq!(ids, [json!(plan)], "{found}");
-    assert_eq!((&found["results"][0]["headingPath"], &found["results"][0]["version"]), (&json!(["Safe"]), &json!(1)));
+    let first = &found["results"][0];
+    assert_eq!((&first["headingPath"], &first["version"]), (&json!(["Safe"]), &json!(1)));
+    assert!(first["chunkId"].as_str().is_some_and(|id| !id.is_empty()), "{found}");
     let asked = model.recorded().last().expect("a request").body.to_string();
     assert!(asked.contains("search_knowledge") && asked.contains("Documents are attached to you"), "{asked}");
     let read = called(&app, &model, "s", "read_document", json!({"id": handbook})).await;
@@ -459,6 +508,9 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     assert_eq!(refused["error"], "DOCUMENT_NOT_FOUND");
     let listed = called(&app, &model, "s", "list_documents", json!({})).await;
     assert_eq!(listed["documents"].as_array().map(Vec::len), Some(2), "{listed}");
+    let told = listed["documents"].as_array().expect("documents").iter().find(|of| of["documentId"] == json!(handbook));
+    let told = told.and_then(Value::as_object).expect("the handbook");
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["documentId", "name", "summary", "tags"]);
 
     // What is nearest comes by itself where the assistant wants that.
     let recall = json!({"knowledgeRecall": {"enabled": true, "limit": 2, "maxTokens": 500}});
@@ -472,6 +524,11 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     let before = text_of(&messages[at - 1]);
     assert!(before.contains("[Handbook, version 1, Handbook > Keys]") && before.contains("ninety days"), "{before}");
     assert!(!before.contains("swordfish"));
+    assert_eq!(messages[at - 1]["role"], "system", "as that provider knows a developer's");
+    model.script([Script::words(&["ok"])]);
+    app.post("/assistants/s/messages", json!({"message": "Xylophone", "skipSummarization": true})).await;
+    let asked = model.recorded().last().expect("a request").body.to_string();
+    assert!(!asked.contains(", version 1, "), "what is not found adds nothing: {asked}");
     // No more passages than it wants, and none that does not fit.
     for (limit, most, passages) in [(20, 500, 3), (2, 500, 2), (1, 500, 1), (20, 100, 2)] {
         let recall = json!({"knowledgeRecall": {"enabled": true, "limit": limit, "maxTokens": most}});
@@ -495,6 +552,21 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     thread_in(&app, &work, "completed").await;
     let asked = model.recorded().last().expect("a request").body.to_string();
     assert!(asked.contains("[Handbook, version 1, Handbook > Keys]"), "{asked}");
+    model.script([
+        Script::tool_call("list_documents", &json!({})),
+        Script::tool_call("read_document", &json!({"id": secret})),
+        Script::tool_call("search_knowledge", &json!({"query": "rotated keys"})),
+        Script::words(&["done"]),
+    ]);
+    let work = thread(&app, &of, "Look around.").await;
+    let done = thread_in(&app, &work, "completed").await["threadContent"].to_string();
+    assert!(done.contains("DOCUMENT_NOT_FOUND") && done.contains("ninety days"), "{done}");
+    assert!(done.contains("Handbook") && !done.contains("Plan") && !done.contains("swordfish"), "{done}");
+    // A list that is cut says so.
+    let names: Vec<String> = (0..200).map(|n| format!("Part {n}")).collect();
+    join_all(names.iter().map(|name| document(&app, name, "Words", json!({"folderId": below})))).await;
+    let listed = called(&app, &model, "s", "list_documents", json!({})).await;
+    assert_eq!((&listed["truncated"], &listed["total"]), (&json!(true), &json!(202)));
     let wrong = json!({"name": "B", "assistantSpecialization": {"knowledgeRecall": {"limit": 21}}});
     assert_eq!(app.post("/agents", wrong).await.error(), "VALIDATION_ERROR");
 
@@ -528,6 +600,10 @@ async fn an_end_user_and_who_is_connected_to_an_environment_find_what_is_attache
     assert!(listed.to_string().contains("Plan") && !listed.to_string().contains("Secret"), "{listed}");
     let read = call("read_file", json!({"downloadUrl": other["downloadUrl"]})).await;
     assert!(read["error"].is_string() && !read.to_string().contains("Canary"), "another tenant's: {read}");
+    let made = call("create_file", json!({"name": "mine.md", "content": "# Mine"})).await;
+    assert_eq!(made["fileType"], "document", "{made}");
+    let kept = app.get("/files?search=mine").await.body;
+    assert_eq!((&kept["total"], &kept["items"][0]["tenantId"]), (&json!(1), &json!("acme")), "{kept}");
 
     // What an environment has, whoever is connected to it has.
     let (path, environment) = environment(&app, json!({"knowledgeDocumentIds": [secret]})).await;

@@ -1,15 +1,20 @@
 //! `/v1/skills`: instructions that models load when they need them.
 
+use std::io::{Cursor, Write};
+
 use platform_testing::{Reply, Script, TestApp, TestDb};
 use reqwest::{
     Method, StatusCode,
     multipart::{Form, Part},
 };
 use serde_json::{Value, json};
+use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
+    document_files::zip,
     documents::called,
     support::{PROGRAM, agent, app, app_with_model_on, text},
+    uploads::{below, own_dir},
 };
 
 const REVIEW: &str = "---\nname: code-review\ndescription: \"Reviews changes: finds what is wrong\"\nlicense: MIT\n---\n\n# Review\n\nRead every line twice.\n";
@@ -321,4 +326,34 @@ async fn no_path_of_a_skill_leads_out_of_it_and_no_file_is_lost_behind_another()
     let large = vec![b'x'; (5 << 20) + 1];
     let refused = import(&app, &[("SKILL.md", REVIEW.as_bytes()), ("big.md", &large)]).await;
     assert_eq!(refused.error(), "PAYLOAD_TOO_LARGE", "{}", refused.body);
+}
+
+#[tokio::test]
+async fn an_archive_that_is_no_skill_is_refused_and_leaves_nothing() {
+    let (db, dir) = (TestDb::new().await, own_dir("hostile-skills"));
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path"))]);
+    let (mut linked, plain) = (ZipWriter::new(Cursor::new(Vec::new())), SimpleFileOptions::default());
+    linked.start_file("SKILL.md", plain).expect("a file");
+    linked.write_all(REVIEW.as_bytes()).expect("written");
+    linked.add_symlink("notes.md", "/etc/passwd", plain).expect("a link");
+    let linked = linked.finish().expect("an archive").into_inner();
+    let names: Vec<String> = (0..501).map(|n| format!("{n}.md")).collect();
+    let many = zip(names.iter().map(|name| (name.as_str(), &b"x"[..])).chain([("SKILL.md", REVIEW.as_bytes())]));
+    let zeros = vec![0; 9 << 20];
+    for (what, archive, status) in [
+        ("a link", linked, StatusCode::BAD_REQUEST),
+        ("a way out", zip([("SKILL.md", REVIEW.as_bytes()), ("../x.md", b"x")]), StatusCode::BAD_REQUEST),
+        ("a root", zip([("SKILL.md", REVIEW.as_bytes()), ("/etc/x.md", b"x")]), StatusCode::BAD_REQUEST),
+        ("many files", many, StatusCode::PAYLOAD_TOO_LARGE),
+        ("a bomb", zip([("SKILL.md", REVIEW.as_bytes()), ("a.bin", &zeros)]), StatusCode::PAYLOAD_TOO_LARGE),
+        ("no archive", b"PK nothing".to_vec(), StatusCode::BAD_REQUEST),
+    ] {
+        assert_eq!(import_zip(&app, archive).await.status, status, "{what}");
+    }
+    assert_eq!(
+        (&app.get("/skills").await.body["total"], &app.get("/files").await.body["total"]),
+        (&json!(0), &json!(0))
+    );
+    assert!(below(&dir.join("objects")).is_empty() && below(&dir.join("uploads")).is_empty());
+    let _ = std::fs::remove_dir_all(&dir);
 }

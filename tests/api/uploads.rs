@@ -226,6 +226,20 @@ async fn what_is_no_good_upload_is_refused_and_leaves_nothing() {
             broken.body
         );
     }
+    // Documents and skills alike.
+    let stray = form("a.md", "# A").text("parentDocumentId", "nobody");
+    assert_eq!(send(&app, "/documents/upload", stray).await.error(), "DOCUMENT_NOT_FOUND");
+    let large = send(&app, "/documents/upload", form("large.md", vec![b'a'; 300_000])).await;
+    assert_eq!((large.status, &large.body["details"]["limitBytes"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!(100_000)));
+    for path in ["/documents/upload", "/skills/import"] {
+        let json = app.post(path, json!({"file": "x"})).await;
+        assert_eq!((json.status, json.error()), (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"));
+    }
+    let long = vec![b'a'; (5 << 20) + 1];
+    let skill: [(&str, &[u8]); 3] =
+        [("SKILL.md", b"---\nname: a\n---\n"), ("logo.png", &[0xff, 0xd8, 0, 1]), ("long.md", &long)];
+    let refused = send(&app, "/skills/import", form("skill.zip", crate::document_files::zip(skill))).await;
+    assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", refused.body);
     assert_eq!(below(&dir.join("objects")), Vec::<PathBuf>::new());
     assert_eq!(below(&dir.join("uploads")), Vec::<PathBuf>::new());
     assert_eq!(app.get("/files").await.body["total"], 0);

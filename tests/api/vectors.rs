@@ -186,6 +186,65 @@ async fn a_killed_process_goes_on_with_the_vectors_that_are_missing() {
 }
 
 #[tokio::test]
+async fn a_provider_of_vectors_that_fails_again_and_again_is_asked_no_more_for_a_while() {
+    let (app, model) = app_with_model(&[MODEL, ("PLATFORM_MODEL_ATTEMPTS", "1")]).await;
+    let id = document(&app, "Handbook", HANDBOOK, json!({})).await;
+    assert_eq!(indexed(&app, &id).await["status"], "ready");
+    model.embeddings(Embeddings::Refused(503));
+    let calls = || model.recorded().iter().filter(|call| call.path.ends_with("embeddings")).count();
+    let before = calls();
+    for n in 0..12 {
+        assert_eq!(names(&search(&app, json!({"query": format!("holidays {n}")})).await), ["Handbook"], "by words");
+    }
+    assert_eq!(calls(), before + 10, "ten failures are enough");
+}
+
+#[tokio::test]
+async fn a_changed_document_is_found_as_it_was_until_it_can_be_found_as_it_is() {
+    let (db, model) = (TestDb::new().await, FakeModelServer::start());
+    let base = format!("{}/v1", model.url());
+    let settings = [("OPENAI_BASE_URL", base.as_str()), MODEL, ("PLATFORM_SECONDARY_MODEL", "demo:demo-1")];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let id = document(&app, "Menu", "# Menu\n\nSoup comes first.", json!({})).await;
+    assert_eq!(indexed(&app, &id).await["status"], "ready");
+    let change = async |text: &str| {
+        let changed = app.patch(&format!("/documents/{id}"), json!({"markdownContent": text})).await;
+        assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
+    };
+    // The version in which a word is found.
+    let version = async |word: &str| {
+        let found = search(&app, json!({"query": word, "mode": "keyword"})).await;
+        found.as_slice().first().and_then(|found| found["version"].as_i64())
+    };
+    let calls = || model.recorded().iter().filter(|call| call.path.ends_with("embeddings")).count();
+    let before = calls();
+    model.embeddings(Embeddings::Held);
+    change("# Menu\n\nCheese comes last.").await;
+    eventually("its vectors are asked for", async || (calls() > before).then_some(())).await;
+    assert_eq!((version("soup").await, version("cheese").await), (Some(1), None));
+    model.embeddings(Embeddings::Given);
+    assert_eq!(indexed(&app, &id).await["status"], "ready");
+    assert_eq!((version("soup").await, version("cheese").await), (None, Some(2)));
+    assert_eq!(db.number("SELECT count(*) AS n FROM chunk_vectors").await, 1);
+    // When there are none after the last try, its words are found.
+    model.embeddings(Embeddings::Refused(400));
+    change("# Menu\n\nBread is always there.").await;
+    let tried = async || {
+        let document = app.get(&format!("/documents/{id}")).await.body;
+        document["indexing"]["error"].is_object().then_some(())
+    };
+    eventually("a try has failed", tried).await;
+    assert_eq!((version("cheese").await, version("bread").await), (Some(2), None));
+    db.run(
+        "UPDATE documents SET due_ms = 0, indexing = jsonb_set(indexing, '{attempts}', '2') WHERE due_ms IS NOT NULL; \
+        UPDATE runs SET due = now() WHERE kind = 'index'",
+    )
+    .await;
+    assert_eq!(indexed(&app, &id).await["status"], "failed");
+    assert_eq!((version("cheese").await, version("bread").await), (None, Some(3)));
+}
+
+#[tokio::test]
 async fn another_model_has_every_document_indexed_anew() {
     let (db, model) = (TestDb::new().await, FakeModelServer::start());
     let base = format!("{}/v1", model.url());

@@ -38,7 +38,10 @@ pub enum ChildError {
     /// There was no place for it in time: the work of its account that came before takes long.
     #[error("the work that came before it takes long")]
     Busy,
-    /// No child could be started, or it ended for a reason of its own.
+    /// No child could be started, whatever it was to do.
+    #[error("no child process could be started: {0}")]
+    NotStarted(io::Error),
+    /// It ended for a reason of its own.
     #[error("the child process failed: {0}")]
     Failed(#[from] io::Error),
 }
@@ -81,7 +84,7 @@ impl Children {
     pub async fn run(&self, work: &str, input: &[u8]) -> Result<Vec<u8>, ChildError> {
         let mut child = match self.warm() {
             Some(warm) => warm,
-            None => self.start()?,
+            None => self.start().map_err(ChildError::NotStarted)?,
         };
         match timeout(self.longest, child.exchange(work, input)).await {
             Ok(Ok((answer, ends))) => {

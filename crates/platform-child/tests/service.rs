@@ -97,7 +97,7 @@ async fn work_that_is_stuck_or_grows_is_killed_and_the_next_goes_on(children: &C
         assert_eq!(children.run("echo", b"next").await.expect("an answer"), b"next");
     }
     let nobody = Children::new("/nowhere", "child");
-    assert!(matches!(nobody.run("echo", b"").await, Err(ChildError::Failed(_))));
+    assert!(matches!(nobody.run("echo", b"").await, Err(ChildError::NotStarted(_))));
 }
 
 async fn a_child_reaches_nothing_of_the_machine(children: &Children) {

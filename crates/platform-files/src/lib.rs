@@ -6,7 +6,7 @@
 //! **Invariants**: bytes are stored before their record is committed, and removed after it is gone, so a record always
 //! has its bytes; bytes that no record names are removed by the next sweep; a file that was deleted or has expired is
 //! gone for every process at once, since nothing of it is remembered; nothing is ever whole in memory but what
-//! [`PgFileService::bytes`] is asked for, within its bound.
+//! [`PgFileService::bytes`] is asked for, within its bound, and what is no larger than a part that a bucket takes (5 MiB).
 //!
 //! ```no_run
 //! # use std::sync::Arc;

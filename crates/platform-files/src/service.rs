@@ -207,6 +207,16 @@ impl PgFileService {
         }
     }
 
+    /// Removes the bytes of files for which no record was made, as what they are for was refused. Of another error nobody
+    /// knows whether there is one; a sweep does.
+    pub async fn remove_refused(&self, account: &AccountId, error: Option<&Error>, ids: &[String]) {
+        if error.is_some_and(|error| error.cause().is_none()) {
+            for id in ids {
+                self.remove_bytes(account, id).await;
+            }
+        }
+    }
+
     /// What the accounts use that use the most.
     pub async fn usage(&self) -> Result<Vec<Usage>> {
         repository::usage(self.db.read().await?.get(), MOST_ACCOUNTS).await

@@ -3,7 +3,6 @@
 use std::{io::Read, path::Path, time::Duration};
 
 use bytes::Bytes;
-use pdf_extract::{Error as PdfError, OutputError};
 use platform_child::{ChildError, Work};
 use platform_core::{AccountId, Code, Error, Result, run_blocking};
 use platform_files::{HEAD_BYTES, media_type};
@@ -15,6 +14,7 @@ use crate::{
     document::{IndexingError, MOST_TEXT},
     docx::docx,
     html::html,
+    pdf::pdf,
     skill::unpack,
 };
 
@@ -23,8 +23,6 @@ const CPU: Duration = Duration::from_secs(30);
 const MEMORY: u64 = 256 << 20;
 /// A document waits so long for those of its account that came before it.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
-/// Pages of a PDF.
-const MOST_PAGES: usize = 10_000;
 const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 
 /// What the child processes of this crate do.
@@ -54,46 +52,6 @@ fn answer(read: std::result::Result<String, String>) -> Vec<u8> {
         Err(reason) => Answer::Unreadable(reason),
     };
     serde_json::to_vec(&answer).expect("answers are JSON")
-}
-
-fn pdf(bytes: &[u8]) -> std::result::Result<String, String> {
-    let locked = "it is locked with a password; take that off first";
-    let pages = pdf_extract::extract_text_from_mem_by_pages(bytes).map_err(|error| match error {
-        OutputError::PdfError(PdfError::Decryption(_)) => locked.to_owned(),
-        error => error.to_string(),
-    })?;
-    if pages.len() > MOST_PAGES {
-        return Err(format!("it has more than {MOST_PAGES} pages"));
-    }
-    if pages.iter().all(|page| page.trim().is_empty()) {
-        return Err("it has no text; a scan must be read by a program for that first".to_owned());
-    }
-    let is_one = pages.len() == 1;
-    let mut text = String::new();
-    for (number, page) in (1..).zip(pages) {
-        let page = whole_words(page.trim());
-        // A passage is found with its page.
-        let heading = if is_one || page.is_empty() { String::new() } else { format!("# Page {number}\n\n") };
-        text.extend([heading.as_str(), &page, "\n\n"]);
-        if text.len() > MOST_TEXT {
-            break;
-        }
-    }
-    Ok(text)
-}
-
-/// Words that the end of a line cuts, in one piece.
-fn whole_words(page: &str) -> String {
-    let mut whole = String::with_capacity(page.len());
-    let mut parts = page.split("-\n").peekable();
-    while let Some(part) = parts.next() {
-        whole.push_str(part);
-        let is_cut = |next: &&str| part.ends_with(char::is_lowercase) && next.starts_with(char::is_lowercase);
-        if parts.peek().is_some_and(|next| !is_cut(next)) {
-            whole.push_str("-\n");
-        }
-    }
-    whole
 }
 
 /// Which of the types that can be read a file is, by its content first; `UNSUPPORTED_MEDIA_TYPE` for any other.
@@ -183,7 +141,7 @@ pub(crate) async fn text_of_bytes(
         Ok(Answer::TooLarge) => Err(too_large()),
         Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
-        Err(error @ ChildError::Busy) => return Err(no_answer(error)),
+        Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
         Err(ChildError::Failed(_)) => Err(unreadable("it is damaged, or built such that reading it fails")),
     })
 }
@@ -257,10 +215,6 @@ mod tests {
         ] {
             assert_eq!(type_of_text(name, head), known, "{name}");
         }
-        assert_eq!(
-            whole_words("an exam-\nple of XML-\nfiles, well-\n\nx -\ny"),
-            "an example of XML-\nfiles, well-\n\nx -\ny"
-        );
         assert_eq!(name_of("C:\\x\\Our report.v2.pdf"), "Our report.v2");
         assert_eq!(name_of(".pdf"), "Document");
     }

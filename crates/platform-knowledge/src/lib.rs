@@ -36,6 +36,7 @@ mod html;
 mod index;
 mod kinds;
 mod not_found;
+mod pdf;
 mod schema;
 mod search;
 mod skill;

@@ -94,11 +94,16 @@ impl KnowledgeTools {
 
     async fn list(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let attached = self.0.attached(call.account, call.scope).await?;
+        let total = attached.len();
         let listed = attached
             .into_iter()
             .take(MOST_LISTED)
             .map(|row| json!({"documentId": row.id, "name": row.name, "summary": row.summary, "tags": row.tags}));
-        Ok(json!({"documents": listed.collect::<Vec<_>>()}))
+        let mut result = json!({"documents": listed.collect::<Vec<_>>()});
+        if total > MOST_LISTED {
+            (result["truncated"], result["total"]) = (true.into(), total.into());
+        }
+        Ok(result)
     }
 }
 

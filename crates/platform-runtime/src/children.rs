@@ -50,7 +50,7 @@ impl ChildPool {
 /// Why a piece of work that was asked for in a request has no answer, when that is not the fault of what was given.
 pub fn no_answer(error: ChildError) -> Error {
     match error {
-        ChildError::Busy => Error::unavailable(error),
+        ChildError::Busy | ChildError::NotStarted(_) => Error::unavailable(error),
         error => Error::internal(error),
     }
 }

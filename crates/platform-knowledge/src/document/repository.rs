@@ -181,6 +181,13 @@ pub(crate) struct Indexed {
     pub index_id: Option<String>,
 }
 
+/// How many pieces of a document are in the index.
+pub(crate) async fn piece_count(conn: &Conn, account: &AccountId, id: &str) -> Result<i32> {
+    let mut conn = conn;
+    let count = by_id(account.as_str(), id).select(documents::piece_count).first(&mut conn).await.optional()?;
+    Ok(count.unwrap_or_default())
+}
+
 /// Stores how far the index of a document is, and what it holds; nothing else of it changes. To be called once in a
 /// transaction: PostgreSQL looks again for the parent of a row that is changed a second time, and whoever deletes both
 /// holds that.

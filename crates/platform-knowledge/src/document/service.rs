@@ -271,6 +271,7 @@ impl DocumentService for PgKnowledge {
         let extracted = extract::at_most(extracted, self.limits.bytes);
         let file = NewFile { kept_for: Some("document"), ..NewFile::on_disk(&file_name, path, size, &sha256) };
         let file = self.files.store(account, file).await?;
+        let file_id = file.id().to_owned();
         let unreadable = extracted.as_ref().err().cloned();
         settings.markdown_content = extracted.unwrap_or_default();
         let making = Making {
@@ -281,7 +282,9 @@ impl DocumentService for PgKnowledge {
             source: Some(file),
             unreadable,
         };
-        self.make(account, making, once).await
+        let made = self.make(account, making, once).await;
+        self.files.remove_refused(account, made.as_ref().err(), &[file_id]).await;
+        made
     }
 
     async fn list(&self, account: &AccountId, filter: &DocumentFilter, page: Page) -> Result<DocumentList> {

@@ -1,30 +1,29 @@
 //! Vectors of pieces: made in batches, each stored before the next is asked for.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use diesel::{
     prelude::*,
-    sql_types::{BigInt, Integer, Jsonb, Text},
+    sql_types::{BigInt, Jsonb, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, Id, Result, Timestamp};
 use platform_db::{Conn, JsonStatement};
 use platform_jobs::{Run, is_held_in};
 use serde::Serialize;
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
     chunk::Chunk,
-    work::{IndexKind, finish_in},
+    work::{self, IndexKind, Pieces, finish_in, is_same},
 };
 use crate::{
     document::{
         Indexing, PgKnowledge,
         repository::{self, Indexed},
     },
-    schema::documents,
+    schema::{chunk_vectors, documents},
     search,
 };
 
@@ -35,16 +34,20 @@ const TOGETHER: i64 = 1000;
 /// How often it is looked whether there is an index of the vectors, until there is one.
 const LOOK: Duration = Duration::from_mins(1);
 
-#[derive(QueryableByName)]
-struct Missing {
-    #[diesel(sql_type = Text)]
+/// A version of a document whose pieces get vectors.
+pub(super) struct Embedding<'a> {
+    pub row: &'a repository::DocumentRow,
+    pub pieces: &'a Pieces,
+    /// Its pieces are in the index; else those of the version before are.
+    pub is_stored: bool,
+    pub model: &'a str,
+}
+
+/// A piece that has no vector.
+struct Missing<'a> {
+    position: usize,
     text_hash: String,
-    #[diesel(sql_type = Jsonb)]
-    heading_path: Value,
-    #[diesel(sql_type = Text)]
-    text: String,
-    #[diesel(sql_type = Integer)]
-    position: i32,
+    chunk: &'a Chunk,
 }
 
 #[derive(Serialize)]
@@ -56,28 +59,23 @@ struct NewVector<'a> {
     embedding: Vec<f32>,
 }
 
-/// Makes the vectors that pieces of a document lack, and is done with it then.
+/// Makes the vectors that pieces of a document lack; then it is found by all that it says.
 pub(super) async fn embed(
     knowledge: &PgKnowledge,
     run: &Run,
-    row: &repository::DocumentRow,
-    model: &str,
+    Embedding { row, pieces, is_stored, model }: Embedding<'_>,
     mut indexing: Indexing,
     stop: &CancellationToken,
 ) -> Result<()> {
     let account = run.account();
     let payer = search::payer(&account, row.project_id.clone());
     let asked = knowledge.budget.model(&payer, None);
-    let mut after = -1;
+    let missing = missing(&mut *knowledge.db.conn().await?, &account, &row.id, (model, &pieces.chunks)).await?;
+    let mut left = missing.as_slice();
     while !stop.is_cancelled() {
-        let batch = missing(&mut *knowledge.db.conn().await?, &account, &row.id, (model, after)).await?;
-        let texts: Vec<String> = batch
-            .iter()
-            .map(|piece| {
-                let path: Vec<String> = serde_json::from_value(piece.heading_path.clone()).unwrap_or_default();
-                Chunk::embedded(&path, &piece.text)
-            })
-            .collect();
+        let batch = left.split_off(..left.len().min(BATCH)).unwrap_or_default();
+        let texts: Vec<String> =
+            batch.iter().map(|piece| Chunk::embedded(&piece.chunk.heading_path, &piece.chunk.text)).collect();
         let vectors = if batch.is_empty() {
             Vec::new()
         } else {
@@ -88,22 +86,26 @@ pub(super) async fn embed(
             indexing.embedding = Some(usage);
             embedding.vectors
         };
-        let done = batch.len() < BATCH;
-        after = batch.as_slice().last().map_or(after, |piece| piece.position);
-        indexing.chunks_done = if done { indexing.chunks_total } else { i64::from(after) + 1 };
+        let done = left.is_empty();
+        let next = left.first().map_or(pieces.chunks.len(), |piece| piece.position);
+        indexing.chunks_done = i64::try_from(next).unwrap_or(i64::MAX);
         let mut conn = knowledge.db.conn().await?;
         let still_due = conn.transaction::<_, Error, _>(async |conn| {
             let current = repository::lock(conn, &account, &row.id).await?;
-            // Another text, another name: it begins anew.
-            let Some(current) = current.filter(|current| current.current_version == row.current_version) else {
-                return Ok(false);
+            // Another text, another name: it begins anew. Pieces that are stored say of which version they are.
+            let is_still = |current: &repository::DocumentRow| {
+                is_same(current, row) && (!is_stored || current.current_version == row.current_version)
             };
-            insert(conn, row, model, &batch, vectors).await?;
+            let Some(current) = current.filter(is_still) else { return Ok(false) };
+            insert(conn, row, model, batch, vectors).await?;
             if done {
+                let indexed = if is_stored {
+                    Indexed { index_id: Some(Id::<IndexKind>::generate().into()), ..Indexed::default() }
+                } else {
+                    work::insert(conn, row, current.current_version, pieces).await?
+                };
                 forget_unused(conn, row, model).await?;
-                let index_id = Some(Id::<IndexKind>::generate().into());
-                let indexed = (Indexed { index_id, ..Indexed::default() }, Some(model));
-                finish_in(conn, &account, &row.id, &indexing, indexed, knowledge.clock.now()).await?;
+                finish_in(conn, &account, &row.id, &indexing, (indexed, Some(model)), knowledge.clock.now()).await?;
             } else {
                 let due = current.due_ms.map(Timestamp);
                 let indexed = Indexed::default();
@@ -120,8 +122,8 @@ pub(super) async fn embed(
     let (mut conn, indexing) = (knowledge.db.conn().await?, Indexing { attempts, ..indexing });
     conn.transaction::<_, Error, _>(async |conn| {
         let current = repository::lock(conn, &account, &row.id).await?;
-        let current = current.filter(|current| current.current_version == row.current_version);
-        if let Some(current) = current.filter(|current| current.due_ms.is_some())
+        let current = current.filter(|current| is_same(current, row) && current.due_ms.is_some());
+        if let Some(current) = current
             && is_held_in(conn, run).await?
         {
             let due = current.due_ms.map(Timestamp);
@@ -132,27 +134,28 @@ pub(super) async fn embed(
     .await
 }
 
-/// Pieces beyond a position that have no vector of a model, as many as one call embeds.
-async fn missing(
+/// Pieces that have no vector of a model, each text once.
+async fn missing<'a>(
     conn: &mut Conn,
     account: &AccountId,
     document: &str,
-    (model, after): (&str, i32),
-) -> Result<Vec<Missing>> {
-    const MISSING: &str = "SELECT c.text_hash, c.heading_path, c.text, c.position FROM chunks c \
-        WHERE c.account_id = $1 AND c.document_id = $2 AND c.position > $4 AND NOT EXISTS (\
-            SELECT FROM chunk_vectors v WHERE v.account_id = $1 AND v.document_id = $2 AND v.model = $3 \
-            AND v.text_hash = c.text_hash) ORDER BY c.position LIMIT $5";
-    let missing = diesel::sql_query(MISSING).bind::<Text, _>(account.as_str()).bind::<Text, _>(document);
-    let missing = missing.bind::<Text, _>(model).bind::<Integer, _>(after);
-    Ok(missing.bind::<BigInt, _>(i64::try_from(BATCH).unwrap_or(i64::MAX)).load(conn).await?)
+    (model, chunks): (&str, &'a [Chunk]),
+) -> Result<Vec<Missing<'a>>> {
+    let known = chunk_vectors::table
+        .filter(chunk_vectors::account_id.eq(account.as_str()).and(chunk_vectors::document_id.eq(document)))
+        .filter(chunk_vectors::model.eq(model))
+        .select(chunk_vectors::text_hash);
+    let mut known: HashSet<String> = known.load(conn).await?.into_iter().collect();
+    let hashed = chunks.iter().map(Chunk::text_hash).zip(chunks).enumerate();
+    let missing = hashed.filter(|(_, (hash, _))| known.insert(hash.clone()));
+    Ok(missing.map(|(position, (text_hash, chunk))| Missing { position, text_hash, chunk }).collect())
 }
 
 async fn insert(
     conn: &mut Conn,
     row: &repository::DocumentRow,
     model: &str,
-    batch: &[Missing],
+    batch: &[Missing<'_>],
     vectors: Vec<Vec<f32>>,
 ) -> Result<()> {
     const INSERT: &str = "INSERT INTO chunk_vectors (account_id, document_id, model, text_hash, embedding) \

@@ -17,7 +17,7 @@ use tracing::warn;
 use super::{
     KIND,
     chunk::{Chunk, chunks as pieces},
-    embed::embed,
+    embed::{Embedding, embed},
     kept_words, summary,
 };
 use crate::{
@@ -100,7 +100,7 @@ impl IndexWork {
                 Err(error) => return self.fail(run, account, &row, &error, attempts).await,
             }
         }
-        let under_way = Indexing {
+        let under_way = &Indexing {
             state: "chunking".to_owned(),
             attempts,
             error: before.error,
@@ -113,56 +113,73 @@ impl IndexWork {
             let mut conn = self.0.db.conn().await?;
             let due = row.due_ms.map(Timestamp);
             let indexed = Indexed::default();
-            repository::note_indexing(&mut conn, account, id, "pending", &under_way, due, indexed).await?;
+            repository::note_indexing(&mut conn, account, id, "pending", under_way, due, indexed).await?;
         }
-        let prepared = run_blocking(move || Ok((language(&text), pieces(&text)))).await;
-        let indexed = async {
-            let (language, chunks) = prepared?;
-            let model = self.0.embedding_model();
-            match (self.store(run, account, &row, language, &chunks, &under_way).await?, model) {
-                (Some(stored), Some(model)) => embed(&self.0, run, &row, &model, stored, stop).await,
-                _ => Ok(()),
+        let pieces = run_blocking(move || Ok(Pieces { language: language(&text), chunks: pieces(&text) })).await;
+        let (pieces, indexed) = match pieces {
+            Ok(pieces) => {
+                let indexed = self.put(run, &row, &pieces, under_way, stop).await;
+                (Some(pieces), indexed)
             }
+            Err(error) => (None, Err(error)),
         };
-        let Err(error) = indexed.await else { return Ok(()) };
+        let Err(error) = indexed else { return Ok(()) };
         warn!(document = id, attempts, %error, "A document could not be indexed.");
+        let is_last = usize::try_from(attempts).is_ok_and(|tried| tried > AGAIN.len());
+        if let Some(pieces) = pieces.filter(|_| is_last && is_of_embedder(&error)) {
+            // No vectors will come soon: at least its words are found.
+            self.store(run, &row, &pieces, under_way).await?;
+        }
         self.fail(run, account, &row, &error, attempts).await
     }
 
+    /// Puts a version of a document into the index. What was there of the one before is found until all of this one can
+    /// be; where there was nothing, its words are found at once.
+    async fn put(
+        &self,
+        run: &Run,
+        row: &repository::DocumentRow,
+        pieces: &Pieces,
+        under_way: &Indexing,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let Some(model) = self.0.embedding_model() else { return self.store(run, row, pieces, under_way).await };
+        let account = run.account();
+        let is_new = repository::piece_count(self.0.db.read().await?.get(), &account, &row.id).await? == 0;
+        if is_new {
+            self.store(run, row, pieces, under_way).await?;
+        }
+        let so_far = Indexing { state: "embedding".to_owned(), chunks_total: pieces.count(), ..under_way.clone() };
+        embed(&self.0, run, Embedding { row, pieces, is_stored: is_new, model: &model }, so_far, stop).await
+    }
+
     /// Puts the pieces of a version into the index in place of those before, unless there is a newer one: they are found
-    /// by their words from then on. How far the index is then, when their vectors are still to be made.
+    /// by their words from then on. Without vectors that is all.
     async fn store(
         &self,
         run: &Run,
-        account: &AccountId,
         row: &repository::DocumentRow,
-        language: &'static str,
-        chunks: &[Chunk],
+        pieces: &Pieces,
         under_way: &Indexing,
-    ) -> Result<Option<Indexing>> {
-        let count = i64::try_from(chunks.len()).unwrap_or(i64::MAX);
+    ) -> Result<()> {
+        let (account, count) = (run.account(), pieces.count());
         let stored = Indexing { state: "embedding".to_owned(), chunks_total: count, ..under_way.clone() };
         let mut conn = self.0.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            let Some(current) = repository::lock(conn, account, &row.id).await? else { return Ok(None) };
+            let Some(current) = repository::lock(conn, &account, &row.id).await? else { return Ok(()) };
             // Another text, another name: it is still due.
-            if current.content_hash != row.content_hash || current.name != row.name {
-                return Ok(None);
+            if !is_same(&current, row) {
+                return Ok(());
             }
-            insert(conn, row, current.current_version, language, chunks).await?;
-            let piece_count = Some(i32::try_from(count).unwrap_or(i32::MAX));
-            let index_id = Some(Id::<IndexKind>::generate().into());
-            let indexed = Indexed { language: Some(language), piece_count, index_id };
-            let still = if self.0.embedding_model().is_some() {
+            let indexed = insert(conn, row, current.current_version, pieces).await?;
+            if self.0.embedding_model().is_some() {
                 let due = current.due_ms.map(Timestamp);
-                repository::note_indexing(conn, account, &row.id, "pending", &stored, due, indexed).await?;
-                Some(stored)
+                repository::note_indexing(conn, &account, &row.id, "pending", &stored, due, indexed).await?;
             } else {
                 let done = Indexing { chunks_done: count, ..stored };
-                finish_in(conn, account, &row.id, &done, (indexed, None), self.0.clock.now()).await?;
-                None
-            };
-            if is_held_in(conn, run).await? { Ok(still) } else { Err(Error::internal("the lease is lost")) }
+                finish_in(conn, &account, &row.id, &done, (indexed, None), self.0.clock.now()).await?;
+            }
+            if is_held_in(conn, run).await? { Ok(()) } else { Err(Error::internal("the lease is lost")) }
         })
         .await
     }
@@ -179,23 +196,28 @@ impl IndexWork {
         let now = self.0.clock.now();
         let tried = usize::try_from(attempts).unwrap_or(usize::MAX);
         let again = AGAIN.get(tried.saturating_sub(1)).copied();
-        let error = match error.code().kind() {
-            ErrorKind::Upstream | ErrorKind::UpstreamTimeout => IndexingError {
-                code: "EMBEDDING_FAILED".to_owned(),
-                message: format!("{} Its words are found; have it indexed again for the rest.", error.message()),
-            },
-            _ => IndexingError {
+        let rest = if again.is_some() {
+            "It is tried again soon."
+        } else {
+            "Its words are found; have it indexed again for the rest."
+        };
+        let error = if is_of_embedder(error) {
+            IndexingError { code: "EMBEDDING_FAILED".to_owned(), message: format!("{} {rest}", error.message()) }
+        } else {
+            IndexingError {
                 code: "INDEXING_FAILED".to_owned(),
                 message: "The text could not be put into the index; have it indexed again.".to_owned(),
-            },
+            }
         };
         let (state, status) = if again.is_some() { ("queued", "pending") } else { ("error", "failed") };
         let due = again.map(|wait| now.after(wait));
         let mut conn = self.0.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let current = repository::lock(conn, account, &row.id).await?;
-            let is_same = |current: &repository::DocumentRow| current.content_hash == row.content_hash;
-            if let Some(current) = current.filter(is_same)
+            let is_still = |current: &repository::DocumentRow| {
+                is_same(current, row) && current.current_version == row.current_version
+            };
+            if let Some(current) = current.filter(is_still)
                 && is_held_in(conn, run).await?
             {
                 // How far it came stands in the record.
@@ -213,6 +235,28 @@ impl IndexWork {
         })
         .await
     }
+}
+
+/// A text as it is put into the index.
+pub(super) struct Pieces {
+    language: &'static str,
+    pub chunks: Vec<Chunk>,
+}
+
+impl Pieces {
+    pub fn count(&self) -> i64 {
+        i64::try_from(self.chunks.len()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Whether it was the model of vectors that failed.
+fn is_of_embedder(error: &Error) -> bool {
+    matches!(error.code().kind(), ErrorKind::Upstream | ErrorKind::UpstreamTimeout)
+}
+
+/// Whether a document still has the text and the name that are being indexed.
+pub(super) fn is_same(current: &repository::DocumentRow, row: &repository::DocumentRow) -> bool {
+    current.content_hash == row.content_hash && current.name == row.name
 }
 
 /// What is in the index is what the document says: it is found, and summed up next.
@@ -283,13 +327,13 @@ struct NewChunk<'a> {
     tokens: usize,
 }
 
-async fn insert(
+/// Puts pieces into the index in place of those before; what it holds then.
+pub(super) async fn insert(
     conn: &mut Conn,
     row: &repository::DocumentRow,
     version: i32,
-    language: &'static str,
-    pieces: &[Chunk],
-) -> Result<()> {
+    Pieces { language, chunks: pieces }: &Pieces,
+) -> Result<Indexed> {
     // With a prefix of the account in each word, the index leads to pieces of that account alone, however many it has.
     const INSERT: &str = "INSERT INTO chunks \
         (account_id, document_id, position, id, document_version, heading_path, text, text_hash, token_count, \
@@ -325,7 +369,9 @@ async fn insert(
             .collect();
         JsonStatement::new(INSERT, &rows)?.execute(conn).await?;
     }
-    Ok(())
+    let piece_count = Some(i32::try_from(pieces.len()).unwrap_or(i32::MAX));
+    let index_id = Some(Id::<IndexKind>::generate().into());
+    Ok(Indexed { language: Some(language), piece_count, index_id })
 }
 
 /// Name of the text search configuration of a text's language; `simple` when it cannot be told.

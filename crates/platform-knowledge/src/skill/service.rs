@@ -12,9 +12,11 @@ use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use platform_access::{Place, Resources};
+use platform_child::ChildError;
 use platform_core::{AccountId, Caller, Code, Error, Id, Owner, Page, Result, Timestamp, run_blocking, sha256_hex};
 use platform_db::{Conn, Idempotency};
 use platform_files::{Content, FileService, NewFile, StoredBytes};
+use platform_runtime::no_answer;
 
 use super::{
     archive::{FileContent, MOST_BYTES, MOST_FILES, Unpacked, pack, placed},
@@ -301,8 +303,11 @@ impl SkillService for PgKnowledge {
         let unpacked = match files {
             SkillFiles::Zip(archive) => {
                 let place = self.extraction.place(&caller.account).await;
-                let unpacked = self.extraction.read::<Unpacked>(&place, "zip", &archive).await;
-                unpacked.unwrap_or_else(|error| Unpacked::Refused(format!("the archive cannot be read: {error}")))
+                match self.extraction.read::<Unpacked>(&place, "zip", &archive).await {
+                    Ok(unpacked) => unpacked,
+                    Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
+                    Err(error) => Unpacked::Refused(format!("the archive cannot be read: {error}")),
+                }
             }
             SkillFiles::Files(files) => unpacked(files),
         };
@@ -322,6 +327,7 @@ impl SkillService for PgKnowledge {
         place.check()?;
         let files = stream::iter(files).map(|(path, content)| self.part(&caller.account, path, content));
         let files: Vec<SkillPart> = files.buffered(AT_ONCE).try_collect().await?;
+        let stored: Vec<String> = files.iter().filter_map(|part| Some(part.source.as_ref()?.id().to_owned())).collect();
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
@@ -334,8 +340,10 @@ impl SkillService for PgKnowledge {
             Idempotency::store_if(once, conn, 201, &imported).await?;
             Ok(imported)
         });
-        let imported = made.await?;
+        let made = made.await;
         drop(conn);
+        self.files.remove_refused(&caller.account, made.as_ref().err(), &stored).await;
+        let imported = made?;
         self.jobs.announce();
         Ok(imported)
     }
