@@ -52,6 +52,7 @@ async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_ter
         ("[{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}]", 400, -32600),
         ("{\"jsonrpc\": \"1.0\", \"id\": 1, \"method\": \"ping\"}", 400, -32600),
         ("{\"jsonrpc\": \"2.0\", \"id\": {}, \"method\": \"ping\"}", 400, -32600),
+        ("{\"jsonrpc\": \"2.0\", \"id\": null, \"method\": \"ping\"}", 400, -32600),
         ("{\"jsonrpc\": \"2.0\", \"id\": 1}", 400, -32600),
         ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/call\", \"params\": []}", 400, -32602),
         ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/call\", \"params\": {}}", 200, -32602),

@@ -36,6 +36,10 @@ const APPROVED: &str = "approved";
 const MOST_NAME: usize = 200;
 /// What stands before the state of an approval.
 const STATE: &str = "approval.";
+/// The question that asks somebody to log in, its state, and what is said when nobody has.
+const CONNECT: &str = "connect";
+const LOG_IN_STATE: &str = "log-in.";
+const NOT_CONNECTED: &str = "NOT_CONNECTED";
 
 /// Arguments and results that are longer are measured beside the threads that serve others, in bytes.
 const SHORT: usize = 16 << 10;
@@ -156,6 +160,9 @@ impl Calling {
         if tool.requires_approval
             && let Some(result) = self.approval(message, &mut before).await
         {
+            return Called::Result(result);
+        }
+        if let Some(result) = self.declined(&mut before).await {
             return Called::Result(result);
         }
         let (called, outcome, code) = match &tool.target {
@@ -325,6 +332,14 @@ impl Calling {
             "requestState": format!("{STATE}{until}.{signed}")}))
     }
 
+    /// What is answered to whoever did not want to log in. The answer to our question is none to one of the upstream.
+    async fn declined(&self, before: &mut Before) -> Option<Value> {
+        before.request_state.take_if(|state| state == LOG_IN_STATE)?;
+        let answer = before.input_responses.take().unwrap_or_default();
+        let is_declined = answer[CONNECT]["action"].as_str().is_some_and(|action| action != "accept");
+        if is_declined { Some(self.refused(NOT_CONNECTED, "The log-in was declined.").await) } else { None }
+    }
+
     /// Calls a tool of a server.
     async fn server(
         &self,
@@ -429,17 +444,16 @@ impl Calling {
     /// What somebody is told who is to log in to a server first.
     fn connect(server: &OfferedServer, url: &str, message: &Message) -> (Called, Outcome, Option<String>) {
         let reason = format!("Log in to {} first: open {url} and call again.", server.name());
-        let code = "NOT_CONNECTED";
         let opens = message.is_modern && message.capabilities["elicitation"]["url"].is_object();
         let result = if opens {
             let asked = json!({"method": "elicitation/create", "params": {"mode": "url", "url": url,
                 "elicitationId": sha256_hex(url)[..32], "message": format!("Log in to {}.", server.name())}});
-            json!({"resultType": "input_required", "inputRequests": {"connect": asked}})
+            json!({"resultType": "input_required", "inputRequests": {CONNECT: asked}, "requestState": LOG_IN_STATE})
         } else {
             let said = [("message".to_owned(), reason.into()), ("connectUrl".to_owned(), url.into())];
-            error_result(code, Object::from_iter(said))
+            error_result(NOT_CONNECTED, Object::from_iter(said))
         };
-        (Called::Result(result), Outcome::Denied, Some(code.to_owned()))
+        (Called::Result(result), Outcome::Denied, Some(NOT_CONNECTED.to_owned()))
     }
 
     /// Asks an assistant or has an agent work.
@@ -537,7 +551,7 @@ fn failed_with(code: &str, said: Object) -> (Called, Outcome, Option<String>) {
     let outcome = match code {
         "UPSTREAM_TIMEOUT" => Outcome::Timeout,
         "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" | "BAD_REQUEST" => Outcome::ToolError,
-        "FORBIDDEN" | "NOT_CONNECTED" => Outcome::Denied,
+        "FORBIDDEN" | NOT_CONNECTED => Outcome::Denied,
         _ => Outcome::UpstreamError,
     };
     (Called::Result(error_result(code, said)), outcome, Some(code.to_owned()))

@@ -81,7 +81,7 @@ impl Message {
         if message.get("jsonrpc") != Some(&Value::from("2.0")) {
             return Err(invalid("jsonrpc must be \"2.0\"."));
         }
-        let id = message.remove("id").unwrap_or(Value::Null);
+        let id = message.remove("id");
         let Some(Value::String(method)) = message.remove("method") else {
             // An answer to what nobody asked.
             return if message.contains_key("result") || message.contains_key("error") {
@@ -90,14 +90,14 @@ impl Message {
                 Err(invalid("method is missing."))
             };
         };
-        if id.is_null() {
-            check_version(&id, headers.version.as_deref())?;
+        let Some(id) = id else {
+            check_version(&Value::Null, headers.version.as_deref())?;
             // A notification may do without the header.
             if headers.version.as_deref() == Some(MODERN) && headers.method.as_ref().is_some_and(|of| *of != method) {
-                return Err(Failure::new(400, &id, HEADER_MISMATCH, OTHER_METHOD));
+                return Err(Failure::new(400, &Value::Null, HEADER_MISMATCH, OTHER_METHOD));
             }
             return Ok(Incoming::Notification);
-        }
+        };
         if !(id.is_string() || id.is_number()) {
             return Err(invalid("id must be a string or a number."));
         }

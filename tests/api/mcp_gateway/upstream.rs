@@ -66,14 +66,27 @@ async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
     assert!(sent.starts_with("Bearer token-of-u1-"), "nobody calls as somebody else: {sent}");
     // A client that can open an address is asked to, instead of being told.
     let opens = json!({"elicitation": {"url": {}}});
-    let asked = modern(&app, "", "tools/call", json!({"name": "s__echo"}), opens).await.body;
+    let asked = modern(&app, "", "tools/call", json!({"name": "s__echo"}), opens.clone()).await.body;
     let connect = &asked["result"]["inputRequests"]["connect"]["params"];
     assert_eq!(
         (&asked["result"]["resultType"], &connect["mode"]),
         (&json!("input_required"), &json!("url")),
         "{asked}"
     );
-    assert!(text(&connect["url"]).contains("state="), "{asked}");
+    let url = text(&connect["url"]);
+    let state = url.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
+    let answers = async |action: &str| {
+        let params = json!({"name": "s__echo", "requestState": asked["result"]["requestState"],
+            "inputResponses": {"connect": {"action": action}}});
+        modern(&app, "", "tools/call", params, opens.clone()).await
+    };
+    assert_eq!(wrong(&answers("decline").await), "NOT_CONNECTED");
+    let back = format!("/v1/integrations/callback?state={state}&code=good-u3");
+    assert_eq!(app.send(app.anonymous(Method::GET, &back)).await.status, StatusCode::OK);
+    let done = answers("accept").await.body;
+    assert!(done["result"]["content"].is_array() && done["result"]["isError"].is_null(), "{done}");
+    let sent = mcp.requests("tools/call").pop().expect("a call");
+    assert!(!sent.body.contains("inputResponses"), "an answer to us goes no further: {sent:?}");
     // A server at another address gets none of these tokens.
     let moved = FakeMcpServer::start();
     app.patch(&format!("/tool-servers/{server}"), json!({"url": moved.url()})).await;
