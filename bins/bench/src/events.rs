@@ -50,7 +50,7 @@ impl Bench {
         let api = Platform::start(&self.database, &self.providers, &[("PLATFORM_ROLE", "api")]);
         let mut connection = Connection::open(&api.address).await.expect("connected");
         let hook = trigger(&mut connection).await;
-        let (mut rates, mut references, mut cpus) = (vec![], vec![], vec![]);
+        let (mut rates, mut references, mut cpus, mut commits) = (vec![], vec![], vec![], vec![]);
         for round in 0..self.rounds {
             references.push(self.pgbench("hook.sql", CLIENTS).await);
             let send = async |events: usize, what: &str| {
@@ -61,16 +61,19 @@ impl Bench {
                         let mut connection = Connection::open(&address).await.expect("connected");
                         for n in 0..events / CLIENTS {
                             let text = "a hundred letters or so of what somebody wrote somewhere, and who it was";
-                            let event = json!({"text": text, "number": format!("{what}-{round}-{client}-{n}")});
-                            connection.call("POST", &hook, &event).await;
+                            let event = format!("{{\"text\":\"{text}\",\"number\":\"{what}-{round}-{client}-{n}\"}}");
+                            let sent = connection.exchange(&request("POST", &hook, KEY, &event)).await;
+                            assert_eq!(sent.expect("an answer").0, 202);
                         }
                     });
                 }
                 tasks.join_all().await;
             };
             send(FIRST, "first").await;
+            let next = self.next_transaction().await;
             let (before, began, events) = (api.cpu_ms(), Instant::now(), EVENTS - FIRST);
             send(events, "then").await;
+            commits.push((self.next_transaction().await - next) / count(events as u64));
             rates.push(count(events as u64) / began.elapsed().as_secs_f64());
             cpus.push((api.cpu_ms() - before) / count(events as u64));
             let forget = "DELETE FROM runs; DELETE FROM trigger_events WHERE account_id <> 'bench'";
@@ -99,6 +102,8 @@ impl Bench {
         let mut rows = Row::new(&what, format!("{ratio:.2} x"), reference, ">= 0.6 x");
         let cpu = format!("{:.3} ms", median(cpus));
         rows.extend(Row::new("  CPU of the platform an event", cpu, String::new(), ""));
+        let commits = format!("{:.2}", median(commits));
+        rows.extend(Row::new("  writing transactions an event, which share them", commits, String::new(), "<= 1"));
         let (half, tail) = (percentile(&mut times, 0.5), percentile(&mut times, 0.99));
         let start = format!("{half:.1} ms p50");
         rows.extend(Row::new("  event accepted to model called", start, format!("{tail:.1} ms p99"), "<= 25 ms"));

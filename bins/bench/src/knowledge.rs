@@ -19,7 +19,7 @@ use crate::{
 
 const DIMENSIONS: usize = 256;
 const WORDS: usize = 5000;
-const DOCUMENTS: usize = 2000;
+const DOCUMENTS: usize = 10_000;
 const CLIENTS: usize = 64;
 
 impl Bench {
@@ -98,8 +98,9 @@ impl Bench {
         )
     }
 
-    /// Documents that wait while nobody works, and then are indexed.
+    /// Documents that wait while nobody works, and then are indexed; and turns of who has none, before and after.
     pub async fn indexing(&self) -> Vec<Row> {
+        let before = self.cpu_of_turns(&self.platform()).await;
         let api = Platform::start(&self.database, &self.providers, &[("PLATFORM_ROLE", "api")]);
         let mut making = JoinSet::new();
         for client in 0..8 {
@@ -117,7 +118,7 @@ impl Bench {
         making.join_all().await;
         drop(api);
         let began = Instant::now();
-        let _platform = self.platform();
+        let platform = self.platform();
         let mut silent = Duration::ZERO;
         let (mut last, mut changed) = (DOCUMENTS as u64, Instant::now());
         while last > 0 {
@@ -142,7 +143,30 @@ impl Bench {
             String::new(),
             "<= 5 s",
         ));
+        while self.number("SELECT count(*) AS n FROM runs").await > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let after = self.cpu_of_turns(&platform).await;
+        rows.extend(Row::new(
+            "  CPU of a turn of an assistant without knowledge, beside them",
+            format!("{after:.3} ms"),
+            format!("{before:.3} ms before"),
+            "as before",
+        ));
         rows
+    }
+
+    /// CPU of the platform a turn of the assistant that is always there, in milliseconds.
+    async fn cpu_of_turns(&self, platform: &Platform) -> f64 {
+        let body = "{\"message\":\"Hello\",\"model\":\"t1-d0\",\"skipSummarization\":true}";
+        let ask = request("POST", "/v1/assistants/default/messages", KEY, body);
+        let mut cpus = vec![];
+        for _ in 0..self.rounds {
+            let (before, began) = (platform.cpu_ms(), Instant::now());
+            let (rate, _) = self.load(&platform.address, CLIENTS, ask.clone(), "content").await;
+            cpus.push((platform.cpu_ms() - before) / (rate * began.elapsed().as_secs_f64()));
+        }
+        median(cpus)
     }
 
     /// Turns of an assistant that remembers twenty facts of its tenant, beside those of one that remembers nothing.
@@ -194,7 +218,8 @@ impl Bench {
     }
 
     /// First messages of chats whose assistant looks into a hundred earlier ones of eight messages, beside those of one
-    /// that does not; against the statement that reads what was said there.
+    /// that does not; against the statement that reads what was said there. Chats that the process has read in the last
+    /// minutes are known to it; those of a tenant that begins its first chat since are not.
     async fn recall(&self, platform: &Platform) -> Vec<Row> {
         let mut admin = Connection::open(&platform.address).await.expect("connected");
         let body =
@@ -204,25 +229,52 @@ impl Bench {
         let message = |n: usize| {
             (0..50).fold("What was it".to_owned(), |text, word| format!("{text} word{}", (n * 31 + word * 7) % 3000))
         };
-        let ask = |name: &str, chat: &str, n: usize| {
+        let ask = |name: &str, tenant: &str, chat: &str, n: usize| {
             let body = format!(
-                "{{\"message\":\"{}\",\"model\":\"t64-d0\",\"skipSummarization\":true,\"tenantId\":\"t1\"{chat}}}",
+                "{{\"message\":\"{}\",\"model\":\"t64-d0\",\"skipSummarization\":true,\"tenantId\":\"{tenant}\",\
+                 \"chatUid\":\"{chat}\"}}",
                 message(n)
             );
             request("POST", &format!("/v1/assistants/{name}/messages"), KEY, &body)
         };
-        let (mut without, mut with, mut references) = (vec![], vec![], vec![]);
+        let (mut without, mut known, mut unknown) = (vec![], vec![], vec![]);
+        let (mut references, mut references_unknown) = (vec![], vec![]);
         for round in 0..self.rounds {
             for n in 0..400 {
-                let chat = format!(",\"chatUid\":\"recalled-{round}-{}\"", n / 4);
-                let told = admin.exchange(&ask("recalls", &chat, n)).await.expect("an answer");
+                let chat = format!("recalled-{round}-{}", n / 4);
+                let told = admin.exchange(&ask("recalls", "t1", &chat, n)).await.expect("an answer");
                 assert_eq!(told.0, 200, "{}", told.1);
             }
+            let copies = format!(
+                "INSERT INTO chats SELECT (jsonb_populate_record(c, jsonb_build_object( \
+                    'uid', uid || '-' || n, 'tenant_id', 'c{round}-' || n))).* \
+                FROM chats c, generate_series(0, 39) n WHERE uid LIKE 'recalled-{round}-%'; \
+                INSERT INTO messages SELECT (jsonb_populate_record(m, jsonb_build_object( \
+                    'conversation', conversation || '-' || n))).* \
+                FROM messages m, generate_series(0, 39) n WHERE conversation LIKE 'recalled-{round}-%'"
+            );
+            let mut conn = self.db.conn().await.expect("a connection");
+            conn.batch_execute(&copies).await.expect("copied");
+            conn.batch_execute("VACUUM ANALYZE chats, messages").await.expect("vacuumed");
+            drop(conn);
             references.push(1000.0 / self.pgbench("recall.sql", 1).await);
             for n in 0..40 {
-                for (name, times) in [("plain", &mut without), ("recalls", &mut with)] {
-                    let (chat, began) = (format!("{name}-{round}-{n}"), Instant::now());
-                    let told = ask(name, &format!(",\"chatUid\":\"{chat}\""), n);
+                let copy = format!("c{round}-{n}");
+                if n % 2 == 1 {
+                    let sql = include_str!("recall.sql").replace("'t1'", &format!("'{copy}'"));
+                    let (mut conn, began) = (self.db.conn().await.expect("a connection"), Instant::now());
+                    conn.batch_execute(&sql).await.expect("read");
+                    references_unknown.push(millis(began.elapsed()));
+                    continue;
+                }
+                let greeting = ask("plain", &copy, &format!("greets-{copy}"), n);
+                assert_eq!(admin.exchange(&greeting).await.expect("an answer").0, 200, "the tenant is known");
+                let kinds =
+                    [("plain", "t1", &mut without), ("recalls", "t1", &mut known), ("recalls", &copy, &mut unknown)];
+                for (name, tenant, times) in kinds {
+                    let chat = format!("{name}-{round}-{n}-{tenant}");
+                    let told = ask(name, tenant, &chat, n);
+                    let began = Instant::now();
                     let told = admin.exchange(&told).await.expect("an answer");
                     times.push(millis(began.elapsed()));
                     assert_eq!(told.0, 200, "{}", told.1);
@@ -233,13 +285,15 @@ impl Bench {
                 }
             }
         }
-        let (added, reference) = (median(with) - median(without), median(references));
-        Row::new(
-            &format!("first message of a chat, more with recall ({added:.1} ms)"),
-            format!("{:.2} x", added / reference),
-            format!("its SQL {reference:.1} ms"),
-            "<= 1.3 x",
-        )
+        let without = median(without);
+        let row = |what: &str, times: Vec<f64>, references: Vec<f64>| {
+            let (added, reference) = (median(times) - without, median(references));
+            let what = format!("first message of a chat, more with recall of {what} ({added:.1} ms)");
+            Row::new(&what, format!("{:.2} x", added / reference), format!("its SQL {reference:.1} ms"), "<= 1.3 x")
+        };
+        let mut rows = row("chats read lately", known, references);
+        rows.extend(row("others", unknown, references_unknown));
+        rows
     }
 
     async fn account(&self, connection: &mut Connection) -> String {

@@ -75,7 +75,7 @@ impl Run {
 
     /// The account it belongs to.
     pub fn account(&self) -> AccountId {
-        AccountId::parse(&self.account).expect("only ids are stored")
+        AccountId::named(&self.account)
     }
 }
 

@@ -12,7 +12,7 @@ use platform_triggers::{PgTriggers, TriggerService};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::module::Module;
+use crate::{leaving::with_followers, module::Module};
 
 /// What the handlers use.
 pub(crate) struct Services {
@@ -100,9 +100,12 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id) = (request.caller()?, &request.id("agentId"));
-    services.agents.delete(caller, id, &request.if_match()?).await?;
-    services.threads.end_all(caller, id).await?;
-    services.triggers.end_of(&caller.account, ("agent", id)).await?;
+    let deleted = services.agents.delete(caller, id, &request.if_match()?).await;
+    let followers = async {
+        services.threads.end_all(caller, id).await?;
+        services.triggers.end_of(&caller.account, ("agent", id)).await
+    };
+    with_followers(deleted, followers).await?;
     Answer::deleted("agent", id)
 }
 

@@ -404,8 +404,11 @@ async fn update_user(services: Arc<UserServices>, request: Request) -> Result<An
 
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, id) = (request.account()?, &request.id("userUID"));
-    with_followers(services.users.delete_user(account, id).await, services.leaving.user(account, id)).await?;
-    services.projects.user_deleted(id).await?;
+    let followers = async {
+        services.leaving.user(account, id).await?;
+        services.projects.user_deleted(id).await
+    };
+    with_followers(services.users.delete_user(account, id).await, followers).await?;
     Answer::deleted("user", id)
 }
 

@@ -163,7 +163,7 @@ impl Record {
         let usage = row.usage.as_deref().map(serde_json::from_str).transpose().map_err(Error::internal)?;
         let usage: TokenUsage = usage.unwrap_or_default();
         Ok(Self {
-            account: AccountId::parse(&row.account_id).expect("only ids are stored"),
+            account: AccountId::named(&row.account_id),
             state,
             facts: serde_json::from_value(row.facts.clone()).map_err(Error::internal)?,
             changes_before: changes.len(),

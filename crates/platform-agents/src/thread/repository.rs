@@ -305,7 +305,7 @@ impl Moved {
     }
 
     pub fn account(&self) -> AccountId {
-        AccountId::parse(&self.account_id).expect("only ids are stored")
+        AccountId::named(&self.account_id)
     }
 }
 

@@ -186,7 +186,7 @@ impl ChatRow {
             conversation: Conversation {
                 is_late: status == Status::Waiting,
                 has_waited: status == Status::Waiting || open.iter().any(answered),
-                account: AccountId::parse(&self.account_id).expect("only ids are stored"),
+                account: AccountId::named(&self.account_id),
                 key: self.uid.clone(),
                 uid: self.uid,
                 open,
@@ -199,7 +199,7 @@ impl ChatRow {
                 guardrails: self.guardrails,
                 compactions: compactions(self.compactions.as_deref())?,
                 payer: Payer {
-                    account: AccountId::parse(&self.account_id).expect("only ids are stored"),
+                    account: AccountId::named(&self.account_id),
                     tenant_id: self.tenant_id,
                     subtenant_id: self.subtenant_id,
                     // Whoever works on the chat knows its assistant.

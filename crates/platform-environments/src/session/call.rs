@@ -262,7 +262,7 @@ impl PgEnvironments {
     pub(super) async fn take_calls(self: &Arc<Self>) -> Result<()> {
         let calls = repository::asked(&mut *self.db.conn().await?, &self.machines.owner).await?;
         for (account, id, request) in calls {
-            let account = AccountId::parse(&account).expect("only ids are stored");
+            let account = AccountId::named(&account);
             let environments = Arc::clone(self);
             spawn("sandbox call", async move {
                 if let Err(error) = environments.take_call(&account, &id, &request).await {

@@ -60,7 +60,7 @@ pub(crate) struct SessionRow {
 
 impl SessionRow {
     pub fn account(&self) -> AccountId {
-        AccountId::parse(&self.account_id).expect("only ids are stored")
+        AccountId::named(&self.account_id)
     }
 
     pub fn shown(self, commands: Option<Vec<LoggedCommand>>) -> SandboxSession {

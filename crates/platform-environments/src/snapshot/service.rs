@@ -141,7 +141,7 @@ fn none_found() -> Error {
 }
 
 async fn begin_in(conn: &mut Conn, mut row: SnapshotRow) -> Result<NewSnapshot> {
-    let account = AccountId::parse(&row.account_id).expect("only ids are stored");
+    let account = AccountId::named(&row.account_id);
     repository::lock_pieces(conn, &account).await?;
     let (environment, tenant) = (&row.environment_id, row.tenant_id.as_deref());
     row.generation = repository::next_generation(conn, &account, environment, tenant).await?;
@@ -256,7 +256,7 @@ impl PgEnvironments {
     }
 
     async fn make_first(self: &Arc<Self>, snapshot: NewSnapshot) -> Result<()> {
-        let account = &AccountId::parse(&snapshot.account_id).expect("only ids are stored");
+        let account = &AccountId::named(&snapshot.account_id);
         let request = StartSandbox { timeout_minutes: Some(30), ..StartSandbox::default() };
         let by = Starter { kind: "api", id: &snapshot.id, conversation: None, depth: 0, is_fresh: true };
         let started = self.start_machine(account, &snapshot.environment_id, request, by).await;

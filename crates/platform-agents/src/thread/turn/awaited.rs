@@ -143,7 +143,7 @@ impl Threads {
     /// Takes the result in that came to an address. The address is good for one.
     pub(crate) async fn callback(&self, token: &str, value: &Value) -> Result<()> {
         let (account, thread, call) = self.awaiting(token).await?;
-        let account = AccountId::parse(&account).expect("only ids are stored");
+        let account = AccountId::named(&account);
         let (by, now) = (Actor { source: Source::Api, user_uid: None, reason: None }, self.ports.clock.now());
         let mut conn = self.ports.db.conn().await?;
         let taking = conn.transaction::<_, Error, _>(async |conn| {
