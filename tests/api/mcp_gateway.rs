@@ -91,6 +91,13 @@ pub async fn called(app: &TestApp, token: &str, path: &str, name: &str, argument
     rpc(app, token, path, "tools/call", json!({"name": name, "arguments": arguments})).await
 }
 
+/// What somebody would be shown of a profile: `slug&who`.
+async fn previewed(app: &TestApp, of: &str) -> BTreeSet<String> {
+    let shown = app.get(&format!("/mcp-gateway/preview?profile={of}")).await;
+    assert_eq!(shown.status, StatusCode::OK, "{}", shown.body);
+    shown.body["tools"].as_array().expect("tools").iter().map(|tool| text(&tool["name"])).collect()
+}
+
 #[tokio::test]
 async fn tools_of_many_servers_are_one_list_and_a_call_goes_to_the_server_that_has_the_tool() {
     let (app, mcp, http) = (app().await, FakeMcpServer::start(), FakeToolServer::start());
@@ -240,6 +247,10 @@ async fn callers(app: &TestApp) -> Vec<Case> {
         let names = std::iter::once(format!("tenant {tenant}")).chain(of_user).collect();
         all.push(case("a session", shown, token, names, false, false));
     }
+    let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);
+    let (id, token) = key(app, json!({"projectIds": [project]})).await;
+    all.push(case("a key of a project", of_key(&id), token, vec![format!("key {id}")], false, true));
+    assert_eq!(all.len(), 12);
     all
 }
 
@@ -282,8 +293,7 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
             for (at_case, case) in cases.iter().enumerate() {
                 let path = format!("/{slug}");
                 let at = format!("{} {:?} in {visibility} with {grants:?}", case.what, case.names);
-                let previewed =
-                    async || app.get(&format!("/mcp-gateway/preview?profile={slug}&{}", case.preview)).await;
+                let of = format!("{slug}&{}", case.preview);
                 for off in [&[][..], &["s__one"]] {
                     let put = app.anonymous(Method::PUT, &format!("/v1/mcp-gateway/me/tools?profile={slug}"));
                     let put = app.send(put.bearer_auth(&case.token).json(&json!({"disabled": off}))).await;
@@ -291,14 +301,13 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
                         assert_eq!(put.error(), "PROFILE_NOT_FOUND", "{at}");
                         let refused = rpc(&app, &case.token, &path, "tools/list", json!({})).await;
                         assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "{at}");
-                        assert_eq!(previewed().await.error(), "PROFILE_NOT_FOUND", "{at}");
+                        let refused = app.get(&format!("/mcp-gateway/preview?profile={of}")).await;
+                        assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "{at}");
                         continue;
                     };
                     assert_eq!(put.status, StatusCode::OK, "{at}: {}", put.body);
                     assert_eq!(listed(&app, &case.token, &path).await, expected, "{at} without {off:?}");
-                    let shown = previewed().await.body;
-                    let shown = shown["tools"].as_array().expect("tools").iter().map(|of| text(&of["name"]));
-                    assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "{at} without {off:?}");
+                    assert_eq!(previewed(&app, &of).await, expected, "{at} without {off:?}");
                     calls[at_case] += 4;
                     for name in ["s__one", "s__two", "three", "s__three"] {
                         let reply = called(&app, &case.token, &path, name, json!({})).await;
@@ -557,23 +566,26 @@ async fn assistants_and_agents_are_tools_within_the_rights_of_the_caller() {
     let tools = json!([{"targetType": "assistant", "targetId": "helper"}, {"targetType": "assistant", "targetId": "inner"},
         {"targetType": "agent", "targetId": agent, "name": "run_worker"}]);
     profile(&app, json!({"name": "default", "visibility": "public", "platformTools": tools})).await;
-    let key = app.key().to_owned();
-    assert_eq!(listed(&app, &key, "").await, set(&["ask_helper", "ask_inner", "run_worker"]));
-    let reply = called(&app, &key, "", "ask_helper", json!({"message": "Hello"})).await.body;
+    let full = app.key().to_owned();
+    assert_eq!(listed(&app, &full, "").await, set(&["ask_helper", "ask_inner", "run_worker"]));
+    let reply = called(&app, &full, "", "ask_helper", json!({"message": "Hello"})).await.body;
     let chat = reply["result"]["structuredContent"]["chatUid"].clone();
     assert!(chat.is_string() && reply["result"]["content"][0]["text"].is_string(), "{reply}");
-    let again = called(&app, &key, "", "ask_helper", json!({"message": "Again", "chatUid": chat})).await.body;
+    let again = called(&app, &full, "", "ask_helper", json!({"message": "Again", "chatUid": chat})).await.body;
     assert_eq!(again["result"]["structuredContent"]["chatUid"], chat);
-    let work = called(&app, &key, "", "run_worker", json!({"message": "Do it"})).await.body;
+    let work = called(&app, &full, "", "run_worker", json!({"message": "Do it"})).await.body;
     assert!(work["result"]["structuredContent"]["threadId"].is_string(), "{work}");
     assert_eq!(work["result"]["structuredContent"]["state"], "completed", "{work}");
-    assert_eq!(wrong(&called(&app, &key, "", "ask_helper", json!({})).await), "INVALID_ARGUMENTS");
+    assert_eq!(wrong(&called(&app, &full, "", "ask_helper", json!({})).await), "INVALID_ARGUMENTS");
     let session = app.post("/tenant-sessions", json!({"tenantId": "acme"})).await;
     let token = text(&session.body["token"]);
     let reply = called(&app, &token, "", "ask_helper", json!({"message": "Hi"})).await.body;
     assert!(reply["result"]["isError"].is_null(), "{reply}");
-    let hidden = called(&app, &token, "", "ask_inner", json!({"message": "Hi"})).await;
-    assert_eq!(wrong(&hidden), "ASSISTANT_NOT_FOUND", "what a session may not see it may not ask");
+    let hidden = called(&app, &token, "", "ask_inner", json!({"message": "Hi"})).await.body;
+    assert_eq!(hidden["error"]["code"], -32602, "what a session may not see it may not ask: {hidden}");
+    let open = set(&["ask_helper", "run_worker"]);
+    assert_eq!(listed(&app, &token, "").await, open);
+    assert_eq!(previewed(&app, "default&tenantId=acme").await, open);
     let work = called(&app, &token, "", "run_worker", json!({"message": "Do it"})).await.body;
     let of_session = text(&work["result"]["structuredContent"]["threadId"]);
     let thread = app.get(&format!("/agents/threads/{of_session}")).await.body;
@@ -581,14 +593,22 @@ async fn assistants_and_agents_are_tools_within_the_rights_of_the_caller() {
     // A member of the account asks what is in no project, and nothing of a private project of others.
     let project = json!({"name": "Secret", "identifier": "secret", "visibility": "private"});
     let project = text(&app.post("/projects", project).await.body["_id"]);
-    let (_, member) = user(&app, "ann", "member").await;
+    let (ann, member) = user(&app, "ann", "member").await;
+    let (of_project, restricted) = key(&app, json!({"projectIds": [project]})).await;
+    let mut left = set(&["ask_helper", "ask_inner", "run_worker"]);
     for (path, name) in [("/assistants/inner", "ask_inner"), (&*format!("/agents/{agent}"), "run_worker")] {
+        assert_eq!(previewed(&app, &format!("default&userUID={ann}")).await, left);
         let reply = called(&app, &member, "", name, json!({"message": "Hi"})).await.body;
         assert!(reply["result"]["isError"].is_null(), "{name}: {reply}");
         let moved = app.patch(path, json!({"projectId": project})).await;
         assert_eq!(moved.status, StatusCode::OK, "{}", moved.body);
-        let refused = called(&app, &member, "", name, json!({"message": "Hi"})).await;
-        assert_eq!(wrong(&refused), "PROJECT_FORBIDDEN", "{name}");
+        let refused = called(&app, &member, "", name, json!({"message": "Hi"})).await.body;
+        assert_eq!(refused["error"]["code"], -32602, "{name}: {refused}");
+        left.remove(name);
+        assert_eq!(listed(&app, &member, "").await, left);
+        assert_eq!(previewed(&app, &format!("default&userUID={ann}")).await, left);
+        assert!(listed(&app, &restricted, "").await.contains(name), "it is in the project of the key");
+        assert!(previewed(&app, &format!("default&keyId={of_project}")).await.contains(name));
     }
 }
 

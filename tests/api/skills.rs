@@ -12,7 +12,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
     document_files::zip,
-    documents::called,
+    documents::in_turns::called,
     support::{PROGRAM, agent, app, app_with_model_on, text},
     uploads::{below, own_dir},
 };

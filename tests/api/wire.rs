@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::support::{UNBOUNDED, agent, app_with, one_of_each, text, thread, thread_in, tool, tool_server};
 
 /// One place in a body, as names of fields; `[]` is an element of a list.
-type Place = Vec<String>;
+type JsonPath = Vec<String>;
 
 /// Follows references, and takes what may be absent as what it is when it is there.
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
@@ -36,9 +36,9 @@ fn kind(schema: &Value) -> &str {
 }
 
 /// Every place of a schema with what must not stand there.
-fn places(document: &Value, schema: &Value, at: &Place, into: &mut Vec<(Place, Vec<Value>)>) {
+fn places(document: &Value, schema: &Value, at: &JsonPath, into: &mut Vec<(JsonPath, Vec<Value>)>) {
     let schema = resolved(document, schema);
-    let below = |name: &str| at.iter().cloned().chain([name.to_owned()]).collect::<Place>();
+    let below = |name: &str| at.iter().cloned().chain([name.to_owned()]).collect::<JsonPath>();
     let wrong = match kind(schema) {
         "object" => json!([[], [3, true], ["x"], 5, "x", true]),
         "array" => json!([{}, 5, "x", true]),

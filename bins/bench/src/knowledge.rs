@@ -219,7 +219,7 @@ impl Bench {
 
     /// First messages of chats whose assistant looks into a hundred earlier ones of eight messages, beside those of one
     /// that does not; against the statement that reads what was said there. Chats that the process has read in the last
-    /// minutes are known to it; those of a tenant that begins its first chat since are not.
+    /// day are known to it; those of a tenant that begins its first chat since are not.
     async fn recall(&self, platform: &Platform) -> Vec<Row> {
         let mut admin = Connection::open(&platform.address).await.expect("connected");
         let body =

@@ -13,6 +13,9 @@ use crate::{
     reach::{ProjectRole, Reach},
 };
 
+/// What the bus calls projects and members that changed.
+pub const PROJECT_TOPIC: &str = "project";
+
 /// The projects of accounts, as far as access is concerned.
 #[async_trait]
 pub trait Projects: Send + Sync {
@@ -203,8 +206,7 @@ impl Access {
             Some((_, error)) if error.code() == code::PROJECT_FORBIDDEN => {
                 let message =
                     format!("In a private project of which this credential is no member: {}.", hidden.join(", "));
-                let project = error.details().get("projectId").cloned();
-                Err(Error::new(code::PROJECT_FORBIDDEN, message).with_some("projectId", project))
+                Err(error.saying(message))
             }
             Some((_, error)) => Err(error),
             None => Ok(()),

@@ -22,7 +22,7 @@
 //! #     agents: &dyn AgentService, threads: &dyn ThreadService, caller: Caller, id: &Id<Agent>, new: NewThread,
 //! # ) -> Result<()> {
 //! let agent = agents.get(&caller.account, id).await?;
-//! let started = threads.start(&caller, id, new, None, false, None).await?;
+//! let started = threads.start(&caller, id, new, None, false, None).await?.accepted()?;
 //! # Ok(()) }
 //! ```
 
@@ -35,8 +35,9 @@ mod schema;
 mod thread;
 
 pub use agent::{
-    AGENT_REFERENCES, Agent, AgentFilter, AgentList, AgentReferrer, AgentService, AgentSettings, NotificationConfig,
-    PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig, next_time, time_problem,
+    AGENT_REFERENCES, AGENT_TOPIC, Agent, AgentFilter, AgentList, AgentReferrer, AgentService, AgentSettings,
+    NotificationConfig, PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig, next_time,
+    time_problem,
 };
 pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};
 pub use evaluation::{
@@ -48,5 +49,5 @@ pub use thread::{
     NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadAddresses,
     PgThreadService, PgThreadStates, Source, StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig,
     ThreadFeedback, ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService,
-    ThreadState, ThreadView, picture, purge_callbacks, task_tools,
+    ThreadStart, ThreadState, ThreadView, picture, purge_callbacks, task_tools,
 };

@@ -5,9 +5,7 @@ use std::{
 
 use async_trait::async_trait;
 use moka::sync::Cache;
-use platform_core::{
-    AccountId, Caller, Checks, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
-};
+use platform_core::{AccountId, Checks, Clock, Code, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn};
 use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_egress::Egress;
 use platform_vault::Vault;
@@ -112,22 +110,13 @@ impl PgAuthService {
         let expires = [row.expires_at_ms, grace].into_iter().flatten().min().map(Timestamp);
         let rules = row.settings()?.rules();
         let (user, has_fallen) = stands(conn.get(), &row).await?;
-        let caller = Caller {
-            account: stored_account(&row.account_id)?,
-            origin: Origin { user, grant: None, digest: Some(digest.to_owned()), ends: expires },
-            user_uid: format!("apikey:{}", row.id),
-            credential: if rules.is_restricted() {
-                Credential::RestrictedKey(row.id)
-            } else {
-                Credential::FullKey(row.id)
-            },
-            projects: row.project_ids,
-        };
+        let (is_revoked, last_used) = (row.disabled || has_fallen, Timestamp(row.last_used_ms.unwrap_or(0)));
+        let caller = row.into_caller(Origin { user, grant: None, digest: Some(digest.to_owned()), ends: expires })?;
         Ok(Some(Known {
             identity: Arc::new(Identity { caller, rights: Rights::Key(rules) }),
-            is_revoked: row.disabled || has_fallen,
+            is_revoked,
             expires,
-            touched: Some(Mutex::new(Timestamp(row.last_used_ms.unwrap_or(0)))),
+            touched: Some(Mutex::new(last_used)),
         }))
     }
 

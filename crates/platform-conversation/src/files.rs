@@ -36,7 +36,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages whose files are fetched at once.
 const MESSAGES_AT_ONCE: usize = 8;
 
-/// Kept files of one message together.
+/// ReadFile files of one message together.
 const MOST_BYTES: usize = 25 << 20;
 
 /// For reading a document that is no text; what takes longer is known by its name alone.
@@ -184,7 +184,7 @@ impl FileFetcher {
         token: String,
         file: &mut File,
         left: &Left,
-    ) -> Result<Kept> {
+    ) -> Result<ReadFile> {
         let stored = self.files.find_for(account, owner, &token).await?;
         let kind = file.file_type.get_or_insert_with(|| stored.file_type.clone());
         if !is_read(kind) {
@@ -207,10 +207,10 @@ impl Left {
 }
 
 /// Media type and bytes of a file that a model reads.
-type Kept = Option<(String, Bytes)>;
+type ReadFile = Option<(String, Bytes)>;
 
 /// A file of somebody else.
-async fn fetch(egress: &Egress, path: &str, file: &mut File, left: &Left) -> Result<Kept> {
+async fn fetch(egress: &Egress, path: &str, file: &mut File, left: &Left) -> Result<ReadFile> {
     let fetched = egress.get(&file.download_url).await.map_err(|error| error.into_error(path))?;
     if !(200..300).contains(&fetched.status) || fetched.bytes.is_empty() {
         let message = format!("{path}: the address answers {} with {} bytes", fetched.status, fetched.bytes.len());
@@ -345,7 +345,7 @@ impl ConversationStore<'_> {
         Ok(sizes.into_iter().take_while(fits).collect())
     }
 
-    /// Kept files of messages.
+    /// ReadFile files of messages.
     pub(crate) async fn files(self, conn: &Conn, of: &[FileSize]) -> Result<Contents> {
         let mut contents = Contents::new();
         for (uid, position, _) in of {

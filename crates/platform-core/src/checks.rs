@@ -212,7 +212,7 @@ impl Checks {
                 format!("{first} (and {} more, see details.issues: {})", n - 1, others.join(", "))
             }
         };
-        Err(Error::new(code, message).with("issues", &self.issues))
+        Err(Error::new(code, message).with_issues(self.issues))
     }
 }
 

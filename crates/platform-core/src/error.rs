@@ -3,7 +3,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::Object;
+use crate::{Issue, Object};
 
 /// Result of everything that can fail towards a client.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -15,6 +15,7 @@ struct Inner {
     code: Code,
     message: String,
     details: Object,
+    issues: Vec<Issue>,
     retry_after: Option<u64>,
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -124,7 +125,8 @@ impl Code {
 impl Error {
     /// An error with a message that tells the client what to do.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { code, message: message.into(), details: Object::new(), retry_after: None, cause: None }))
+        let (message, details, issues) = (message.into(), Object::new(), Vec::new());
+        Self(Box::new(Inner { code, message, details, issues, retry_after: None, cause: None }))
     }
 
     /// A failure that is ours; the cause goes to the log, never to the client.
@@ -179,6 +181,41 @@ impl Error {
         }
     }
 
+    /// Says which fields broke which rules.
+    #[must_use]
+    pub fn with_issues(mut self, issues: Vec<Issue>) -> Self {
+        self.0.issues = issues;
+        let told = self.0.issues.clone();
+        self.with("issues", told)
+    }
+
+    /// An error about a part of the request, as one about the whole.
+    #[must_use]
+    pub fn within(mut self, path: &str) -> Self {
+        let mut issues = std::mem::take(&mut self.0.issues);
+        if issues.is_empty() {
+            return self;
+        }
+        for issue in &mut issues {
+            issue.path = format!("{path}.{}", issue.path);
+        }
+        self.at(path).with_issues(issues)
+    }
+
+    /// Says something else of the same failure.
+    #[must_use]
+    pub fn saying(mut self, message: impl Into<String>) -> Self {
+        self.0.message = message.into();
+        self
+    }
+
+    /// The same under a more precise code.
+    #[must_use]
+    pub fn coded(mut self, code: Code) -> Self {
+        self.0.code = code;
+        self
+    }
+
     /// Says which part of the request it is about: some clients show the message alone.
     #[must_use]
     pub fn at(mut self, path: &str) -> Self {
@@ -213,6 +250,11 @@ impl Error {
     /// Machine-readable particulars.
     pub fn details(&self) -> &Object {
         &self.0.details
+    }
+
+    /// Fields that broke rules.
+    pub fn issues(&self) -> &[Issue] {
+        &self.0.issues
     }
 
     /// Seconds after which to try again, when there is such a time.

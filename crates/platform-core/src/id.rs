@@ -39,7 +39,7 @@ impl<K> Id<K> {
         if good { Ok(Self(text.into(), PhantomData)) } else { Err(IdError) }
     }
 
-    /// The id that a client names. One that has not the form names nothing: it is looked for, and not found.
+    /// The id that a client or a row names. One that has not the form names nothing: it is looked for, and not found.
     pub fn named(text: &str) -> Self {
         Self(text.into(), PhantomData)
     }

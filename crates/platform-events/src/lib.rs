@@ -15,7 +15,7 @@
 //! let finished = Event { thread: Some("t1"), ..Event::new(account, "thread.finished", json!({"threadId": "t1"})) };
 //! publish_in(conn, vec![finished], now).await?;
 //! // Whoever tells of them, in another:
-//! let events = take_in(conn, 100).await?;
+//! let events = claim_in(conn, 100).await?;
 //! # Ok(()) }
 //! ```
 
@@ -160,7 +160,7 @@ pub async fn publish_in(conn: &mut Conn, happened: Vec<Event<'_>>, now: Timestam
 }
 
 /// Takes the oldest events that nobody took yet, at most `most`, in the transaction that sees to them.
-pub async fn take_in(conn: &mut Conn, most: i64) -> Result<Vec<EventRow>> {
+pub async fn claim_in(conn: &mut Conn, most: i64) -> Result<Vec<EventRow>> {
     let waiting = sql::<Bool>("id IN (SELECT id FROM events WHERE NOT routed ORDER BY id LIMIT ")
         .bind::<diesel::sql_types::BigInt, _>(most)
         .sql(" FOR UPDATE SKIP LOCKED)");

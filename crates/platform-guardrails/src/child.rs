@@ -6,7 +6,6 @@ use platform_child::Work;
 use platform_core::Checks;
 use platform_runtime::json_work;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::{
     code,
@@ -44,7 +43,7 @@ fn check(input: &[u8]) -> Vec<u8> {
             compile(rules, &format!("{PATH}.{stage}"), Some(&mut left), &mut checks);
         }
         let broken = checks.finish_as(code::INVALID_GUARDRAIL).err();
-        broken.map_or_else(|| Value::Array(Vec::new()), |error| error.details()["issues"].clone())
+        broken.map(|error| error.issues().to_vec()).unwrap_or_default()
     })
 }
 

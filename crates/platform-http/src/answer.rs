@@ -79,11 +79,11 @@ pub struct Answer {
     ignored: Vec<String>,
     headers: Vec<(&'static str, String)>,
     /// What whoever repeats the request under its idempotency key is told.
-    pub(crate) kept: Kept,
+    pub(crate) replay: Replay,
 }
 
 /// What is told to whoever repeats a request.
-pub(crate) enum Kept {
+pub(crate) enum Replay {
     /// The answer.
     Same,
     /// Nothing: it is done again.
@@ -245,19 +245,27 @@ impl Answer {
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {
-        Self { status, body, room: None, is_whole: false, ignored: Vec::new(), headers: Vec::new(), kept: Kept::Same }
+        Self {
+            status,
+            body,
+            room: None,
+            is_whole: false,
+            ignored: Vec::new(),
+            headers: Vec::new(),
+            replay: Replay::Same,
+        }
     }
 
     /// Whoever repeats the request has it done again.
     #[must_use]
     pub fn not_kept(mut self) -> Self {
-        self.kept = Kept::Nothing;
+        self.replay = Replay::Nothing;
         self
     }
 
     /// Whoever repeats the request is told this: what secrets the answer shows is shown once.
     pub fn kept_as(mut self, record: &impl Serialize) -> Result<Self> {
-        self.kept = Kept::Other(serde_json::to_string(record).map_err(Error::internal)?);
+        self.replay = Replay::Other(serde_json::to_string(record).map_err(Error::internal)?);
         Ok(self)
     }
 

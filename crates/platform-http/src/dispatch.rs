@@ -20,7 +20,7 @@ use tracing::{Instrument, error, info, warn};
 
 use crate::{
     access,
-    answer::{Answer, Body, Kept},
+    answer::{Answer, Body, Replay},
     bearer::Bearer,
     body, code,
     connection::Control,
@@ -345,8 +345,8 @@ async fn end(
     _first: Arc<FairPermit<String>>,
 ) -> Result<Answer> {
     let answer = handling.await?;
-    let kept = match (&answer.kept, &answer.body) {
-        (Kept::Same, Body::Json(body)) | (Kept::Other(body), _) => Some(body),
+    let kept = match (&answer.replay, &answer.body) {
+        (Replay::Same, Body::Json(body)) | (Replay::Other(body), _) => Some(body),
         _ => None,
     };
     if let Some(body) = kept.filter(|_| (200..300).contains(&answer.status)) {

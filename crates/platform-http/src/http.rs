@@ -61,7 +61,7 @@ pub struct Needs {
 /// The routes, and what all of them need.
 pub struct Http {
     pub(crate) auth: Arc<dyn AuthService>,
-    pub(crate) access: Access,
+    pub(crate) access: Arc<Access>,
     pub(crate) db: Db,
     pub(crate) cors: Cors,
     pub(crate) config: HttpConfig,
@@ -83,6 +83,7 @@ impl Http {
             let names: Vec<&str> = unknown.iter().map(|kind| kind.name()).collect();
             TableError(format!("Nobody can say where these are, which routes name: {}.", names.join(", ")))
         })?;
+        let access = Arc::new(access);
         let (cors, gate) = (Cors::new(config.cors_origins.clone()), Gate::new(rates, &config));
         Ok(Self { auth, access, db, cors, config, observer, closing, table, gate })
     }

@@ -7,7 +7,7 @@ use actix_web::http::{
     header::{HeaderMap, HeaderName, IF_MATCH, ORIGIN, REFERER},
 };
 use bytes::Bytes;
-use platform_access::{Demand, Kind, Reach, Reference, Right};
+use platform_access::{Access, Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
     AccountId, Caller, Checks, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session,
@@ -171,6 +171,11 @@ impl Request {
         let named = [(kind, id.to_owned())];
         let demand = Demand { named: &named, ..Demand::default() };
         self.http.access.check(self.caller()?, demand).await
+    }
+
+    /// Who reaches which record, for callers that are not this one.
+    pub fn access(&self) -> &Arc<Access> {
+        &self.http.access
     }
 
     /// Whether the caller may use a record.

@@ -287,8 +287,7 @@ impl Finder<'_> {
             }
             let mut one = [tool.clone()];
             if let Err(error) = check_tools(&mut one, pack.address().as_ref()) {
-                let issues = error.details().get("issues").and_then(Value::as_array).cloned().unwrap_or_default();
-                let reasons: Vec<&str> = issues.iter().filter_map(|issue| issue["message"].as_str()).collect();
+                let reasons: Vec<&str> = error.issues().iter().map(|issue| issue.message.as_str()).collect();
                 let reason = if reasons.is_empty() { error.message().to_owned() } else { reasons.join("; ") };
                 self.say(&["tools:", &format!("name: {name}")], format!("tool `{name}`: {reason}"));
             }

@@ -220,7 +220,7 @@ impl PgIntegrations {
             } else {
                 return Err(not_found(&id));
             }
-            self.connections.settle_in(conn, account, &mut row, (ACTIVE, None)).await?;
+            self.connections.set_status_in(conn, account, &mut row, (ACTIVE, None)).await?;
             self.retire_in(conn, account, &row).await
         });
         let retired = connecting_to.await?;
@@ -375,7 +375,7 @@ impl PgIntegrations {
             row.secrets = self.connections.seal(account, &id, &held);
             row.connected_ms = row.connected_ms.or(Some(now.0));
             row.refused = 0;
-            self.connections.settle_in(conn, account, &mut row, (ACTIVE, None)).await?;
+            self.connections.set_status_in(conn, account, &mut row, (ACTIVE, None)).await?;
             self.retire_in(conn, account, &row).await.map(Some)
         });
         let retired = storing.await?;

@@ -242,7 +242,7 @@ impl PgConnections {
     }
 
     /// Changes how a connection stands, with all that follows, in the transaction that locked it.
-    pub(crate) async fn settle_in(
+    pub(crate) async fn set_status_in(
         &self,
         conn: &mut Conn,
         account: &AccountId,
@@ -289,7 +289,7 @@ impl PgConnections {
                 return Ok(());
             }
             info!(connection = id, app = row.app, reason, "A connection is to be made again: its app refuses it.");
-            self.settle_in(conn, account, &mut row, (NEEDS_REAUTH, Some(reason.to_owned()))).await
+            self.set_status_in(conn, account, &mut row, (NEEDS_REAUTH, Some(reason.to_owned()))).await
         });
         breaking.await?;
         drop(conn);
@@ -572,7 +572,7 @@ impl PgConnections {
             if row.status != PENDING {
                 return Ok(());
             }
-            self.settle_in(conn, account, &mut row, (EXPIRED, Some(reason.to_owned()))).await
+            self.set_status_in(conn, account, &mut row, (EXPIRED, Some(reason.to_owned()))).await
         });
         expiring.await?;
         drop(conn);

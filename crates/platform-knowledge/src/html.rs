@@ -129,16 +129,27 @@ fn table(handlers: &dyn Handlers, node: &Rc<Node>) -> String {
     }
     let rows: Vec<Vec<String>> = cells
         .iter()
-        .map(|row| row.iter().flat_map(|cell| spread(cell, text_of(handlers, cell))).take(MOST_CELLS).collect())
+        .map(|row| {
+            row.iter()
+                .flat_map(|cell| spread(cell, cell_of(&handlers.walk_children(cell).content)))
+                .take(MOST_CELLS)
+                .collect()
+        })
         .filter(|row: &Vec<String>| !row.is_empty())
         .collect();
+    text.push_str(&table_of(&rows));
+    text.push('\n');
+    text
+}
+
+/// A Markdown table of rows whose cells are cleaned with `cell_of`; the first row is its head.
+pub(crate) fn table_of(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let mut text = String::new();
     for (at, row) in rows.iter().enumerate() {
         let rest = std::iter::repeat_n("", columns - row.len());
         for cell in row.iter().map(String::as_str).chain(rest) {
-            text.push_str("| ");
-            text.push_str(cell);
-            text.push(' ');
+            text.extend(["| ", cell, " "]);
         }
         text.push_str("|\n");
         if at == 0 {
@@ -146,8 +157,12 @@ fn table(handlers: &dyn Handlers, node: &Rc<Node>) -> String {
             text.push_str("|\n");
         }
     }
-    text.push('\n');
     text
+}
+
+/// What a cell of a Markdown table says, in one line.
+pub(crate) fn cell_of(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 /// The rows of a table, those of tables in its cells aside.
@@ -172,12 +187,6 @@ fn spread(cell: &Rc<Node>, text: String) -> impl Iterator<Item = String> {
     };
     let others = span.unwrap_or(1_usize).clamp(1, MOST_CELLS) - 1;
     std::iter::once(text).chain(std::iter::repeat_n(String::new(), others))
-}
-
-/// What is in a cell, in one line.
-fn text_of(handlers: &dyn Handlers, cell: &Rc<Node>) -> String {
-    let text = handlers.walk_children(cell).content;
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 fn tag(node: &Rc<Node>) -> Option<&str> {

@@ -1,10 +1,13 @@
-//! PDF as Markdown: pages, and headings as far as they are set larger than the text.
+//! PDF as Markdown: pages, headings as far as they are set larger than the text, and tables whose cells stand apart.
 
 use std::collections::BTreeMap;
 
 use pdf_extract::{Document, Error as PdfError, MediaBox, OutputDev, OutputError, Transform, output_doc};
 
-use crate::document::MOST_TEXT;
+use crate::{
+    document::MOST_TEXT,
+    html::{cell_of, table_of},
+};
 
 /// Pages of a PDF.
 const MOST_PAGES: usize = 10_000;
@@ -13,6 +16,10 @@ const LARGER: f64 = 1.15;
 const LONGEST_HEADING: usize = 150;
 /// Sizes of headings that are told apart.
 const MOST_LEVELS: usize = 4;
+/// Words of a line that stand so many sizes of their letters apart are in cells of their own.
+const BETWEEN_CELLS: f64 = 1.0;
+/// Columns of a table.
+const MOST_COLUMNS: usize = 64;
 /// What stands before an item of a list.
 const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{25cf}', '\u{25cb}', '\u{25a0}'];
 
@@ -50,9 +57,38 @@ struct Line {
     /// Sizes of its letters in points, added up, and how many they are.
     sizes: f64,
     letters: u32,
+    cells: Vec<Cell>,
+}
+
+/// Words of a line that stand apart: where they begin in its text, and where they are on the page.
+struct Cell {
+    begin: usize,
+    left: f64,
+    right: f64,
 }
 
 impl Line {
+    /// Draws a letter that stands so far from the one before.
+    fn draw(&mut self, letter: &str, size: f64, (left, right): (f64, f64), gap: f64) {
+        if gap > size * 0.1 {
+            self.text.push(' ');
+        }
+        match self.cells.last_mut().filter(|_| gap <= size * BETWEEN_CELLS) {
+            Some(cell) => cell.right = cell.right.max(right),
+            None => self.cells.push(Cell { begin: self.text.len(), left, right }),
+        }
+        self.text.push_str(letter);
+        self.sizes += size;
+        self.letters = self.letters.saturating_add(1);
+    }
+
+    /// Its cells, each with its text.
+    fn cells(&self) -> Vec<(&Cell, &str)> {
+        let ends = self.cells.iter().skip(1).map(|cell| cell.begin).chain([self.text.len()]);
+        let cells = self.cells.iter().zip(ends).map(|(cell, end)| (cell, self.text[cell.begin..end].trim()));
+        cells.filter(|(_, text)| !text.is_empty()).collect()
+    }
+
     /// Size of its letters in half points.
     #[expect(clippy::cast_possible_truncation, reason = "sizes of letters are small")]
     fn half_points(&self) -> i64 {
@@ -93,6 +129,7 @@ impl OutputDev for Drawn {
         // The side of a square as large as the letter's.
         let size = (font_size * (at.m11 + at.m21) * font_size * (at.m12 + at.m22)).abs().sqrt();
         let (x, y) = (at.m31, -at.m32);
+        let gap = if self.begins_word { x - self.last_end } else { 0.0 };
         if self.begins_word {
             let moved = (y - self.last_y).abs();
             if moved > size * 1.5 {
@@ -101,18 +138,12 @@ impl OutputDev for Drawn {
             if x < self.last_end && moved > size * 0.5 {
                 lines.push(Line::default());
             }
-            if x > self.last_end + size * 0.1
-                && let Some(line) = lines.last_mut()
-            {
-                line.text.push(' ');
-            }
         }
+        let end = x + width * size;
         if let Some(line) = lines.last_mut() {
-            line.text.push_str(letter);
-            line.sizes += size;
-            line.letters = line.letters.saturating_add(1);
+            line.draw(letter, size, (x, end), gap);
         }
-        (self.begins_word, self.last_y, self.last_end) = (false, y, x + width * size);
+        (self.begins_word, self.last_y, self.last_end) = (false, y, end);
         Ok(())
     }
 
@@ -156,6 +187,63 @@ fn is_heading(text: &str) -> bool {
     text.chars().any(char::is_alphabetic) && text.chars().count() <= LONGEST_HEADING
 }
 
+/// A column of a table: where its cells are on the page, and what they say, each with the number of its row.
+struct Column {
+    left: f64,
+    right: f64,
+    cells: Vec<(usize, String)>,
+}
+
+/// The rows of the table that the first of these lines are: cells of a column stand below one another.
+fn table(lines: &[Line]) -> Vec<Vec<String>> {
+    let (mut columns, mut rows) = (Vec::<Column>::new(), 0);
+    for line in lines {
+        let cells = line.cells();
+        let Some(places) = places(&columns, &cells) else { break };
+        for ((cell, text), place) in cells.into_iter().zip(places) {
+            let text = cell_of(text);
+            match place {
+                Some(at) => {
+                    let column = &mut columns[at];
+                    (column.left, column.right) = (column.left.min(cell.left), column.right.max(cell.right));
+                    column.cells.push((rows, text));
+                }
+                None => columns.push(Column { left: cell.left, right: cell.right, cells: vec![(rows, text)] }),
+            }
+        }
+        rows += 1;
+    }
+    if rows < 2 {
+        return vec![];
+    }
+    columns.sort_by(|a, b| a.left.total_cmp(&b.left));
+    let mut table = vec![vec![String::new(); columns.len()]; rows];
+    for (at, column) in columns.into_iter().enumerate() {
+        for (row, text) in column.cells {
+            table[row][at] = text;
+        }
+    }
+    table
+}
+
+/// The column below which each cell of a row stands, none for a new one; or the row is not of this table: two of its
+/// cells stand below one column or one below two, or fewer than two below any.
+fn places(columns: &[Column], cells: &[(&Cell, &str)]) -> Option<Vec<Option<usize>>> {
+    let mut places = Vec::with_capacity(cells.len());
+    for (cell, _) in cells {
+        let stands_below = |at: &usize| columns[*at].left < cell.right && cell.left < columns[*at].right;
+        let mut below = (0..columns.len()).filter(stands_below);
+        let place = below.next();
+        if below.next().is_some() || place.is_some() && places.contains(&place) {
+            return None;
+        }
+        places.push(place);
+    }
+    let (old, new) = (places.iter().flatten().count(), places.iter().filter(|place| place.is_none()).count());
+    let is_row = if columns.is_empty() { new > 1 } else { old > 1 };
+    (is_row && columns.len() + new <= MOST_COLUMNS).then_some(places)
+}
+
 /// A passage is found with its page and the headings above it, also those of pages before.
 fn markdown(pages: &[Vec<Line>]) -> String {
     let sizes = heading_sizes(pages);
@@ -167,13 +255,22 @@ fn markdown(pages: &[Vec<Line>]) -> String {
     let (mut text, mut above) = (String::new(), BTreeMap::<usize, String>::new());
     for (number, lines) in (1..).zip(pages) {
         let (mut page, mut last) = (String::new(), None);
-        for line in lines {
+        let mut lines = lines.as_slice();
+        while let [line, ..] = lines {
             let (level, words) = (level_of(line), line.text.trim());
+            let rows = if level.is_none() && line.cells.len() > 1 { table(lines) } else { vec![] };
+            lines = &lines[rows.len().max(1)..];
             if let Some(level) = level.filter(|level| last != Some(*level)) {
                 above.split_off(&level);
             }
             if page.is_empty() && !words.is_empty() {
                 page.extend(above.iter().map(|(level, words)| format!("{} {words}\n\n", "#".repeat(*level))));
+            }
+            if !rows.is_empty() {
+                page.truncate(page.trim_end().len());
+                page.extend(["\n\n", &table_of(&rows), "\n"]);
+                last = None;
+                continue;
             }
             match level {
                 // It goes on in the next line.
@@ -191,7 +288,8 @@ fn markdown(pages: &[Vec<Line>]) -> String {
                 },
                 Some(level) => {
                     above.insert(level, words.to_owned());
-                    page = format!("{}\n\n{} {words}\n\n", page.trim_end(), "#".repeat(level));
+                    page.truncate(page.trim_end().len());
+                    page.extend(["\n\n", &"#".repeat(level), " ", words, "\n\n"]);
                 }
                 None if words.is_empty() && page.ends_with("\n\n") => {}
                 None => match words.strip_prefix(BULLETS) {
@@ -232,7 +330,7 @@ mod tests {
     fn page(lines: &[(&str, f64)]) -> Vec<Line> {
         let line = |(text, size): &(&str, f64)| {
             let letters = u32::try_from(text.len()).expect("few");
-            Line { text: (*text).to_owned(), sizes: size * f64::from(letters), letters }
+            Line { text: (*text).to_owned(), sizes: size * f64::from(letters), letters, cells: vec![] }
         };
         lines.iter().map(line).collect()
     }
@@ -261,5 +359,36 @@ mod tests {
         );
         let plain = [page(&[("One size", 10.0), ("for all", 10.0)])];
         assert_eq!(markdown(&plain), "One size\nfor all\n\n");
+    }
+
+    /// A line of words of letters of ten points, each with where it begins.
+    fn drawn(words: &[(f64, &str)]) -> Line {
+        let (mut line, mut end) = (Line::default(), f64::MAX);
+        for (left, word) in words {
+            for (at, letter) in (0_u32..).zip(word.split_inclusive(|_: char| true)) {
+                let left = left + f64::from(at) * 5.0;
+                line.draw(letter, 10.0, (left, left + 5.0), left - end);
+                end = left + 5.0;
+            }
+        }
+        line
+    }
+
+    #[test]
+    fn cells_that_stand_below_one_another_are_a_table() {
+        let lines = vec![
+            drawn(&[(0.0, "Rooms"), (28.0, "and"), (46.0, "prices")]),
+            drawn(&[(0.0, "Room"), (60.0, "Beds"), (100.0, "Price")]),
+            // Right under its head, nothing in the middle.
+            drawn(&[(0.0, "Blue"), (23.0, "room"), (115.0, "90")]),
+            drawn(&[(0.0, "Red"), (70.0, "2"), (110.0, "1|0")]),
+            drawn(&[(0.0, "A line"), (45.0, "that goes on below two")]),
+            drawn(&[(0.0, "left"), (300.0, "right")]),
+            drawn(&[(100.0, "neither"), (200.0, "nor")]),
+        ];
+        let expected = "Rooms and prices\n\n\
+            | Room | Beds | Price |\n| --- | --- | --- |\n| Blue room |  | 90 |\n| Red | 2 | 1\\|0 |\n\n\
+            A line that goes on below two\nleft right\nneither nor\n\n";
+        assert_eq!(markdown(&[lines]), expected);
     }
 }

@@ -16,11 +16,11 @@ use tokio::{sync::mpsc, time::Instant, time::sleep};
 
 use crate::{
     endpoint::Asking,
-    model::{Outcome, TargetType},
+    model::{CallOutcome, TargetType},
     protocol::{Message, error_result, error_text, text_result},
     repository::CallRow,
     service::PgMcpGateway,
-    surface::{Subject, Target, Tool, View},
+    surface::{Target, Tool, View},
 };
 
 /// A call waits so long for the end of an agent.
@@ -62,7 +62,6 @@ pub(crate) enum Called {
 pub(crate) struct Calling {
     gateway: Arc<PgMcpGateway>,
     asking: Asking,
-    subject: Subject,
     profile: String,
     keeps_payloads: bool,
     name: String,
@@ -78,7 +77,7 @@ pub(crate) struct Calling {
 impl Drop for Calling {
     fn drop(&mut self) {
         if !self.is_noted.get() {
-            let row = self.row(Outcome::UpstreamError, Some("CANCELLED".to_owned()));
+            let row = self.row(CallOutcome::UpstreamError, Some("CANCELLED".to_owned()));
             let payloads = self.keeps_payloads.then(|| [std::mem::take(&mut self.arguments).into(), Value::Null]);
             let (gateway, own) = (Arc::clone(&self.gateway), self.asking.upstream.clone());
             spawn("note call", async move { gateway.audit.note_in_time(row, payloads, own).await });
@@ -100,18 +99,10 @@ struct Before {
 }
 
 impl Calling {
-    pub fn new(
-        gateway: &Arc<PgMcpGateway>,
-        asking: Asking,
-        subject: Subject,
-        view: &View,
-        name: &str,
-        arguments: Object,
-    ) -> Self {
+    pub fn new(gateway: &Arc<PgMcpGateway>, asking: Asking, view: &View, name: &str, arguments: Object) -> Self {
         Self {
             gateway: Arc::clone(gateway),
             asking,
-            subject,
             profile: view.profile_id.clone(),
             keeps_payloads: view.audits_payloads,
             name: name.to_owned(),
@@ -129,13 +120,13 @@ impl Calling {
 
     /// Notes a search among the tools; what it found.
     pub async fn found(&self, result: Value) -> Value {
-        let outcome = if result["isError"] == true { Outcome::ToolError } else { Outcome::Ok };
+        let outcome = if result["isError"] == true { CallOutcome::ToolError } else { CallOutcome::Ok };
         self.note(outcome, None, result).await
     }
 
     /// Notes a call that is not made.
     pub async fn denied(&self, code: &str) {
-        self.note(Outcome::Denied, Some(code.to_owned()), Value::Null).await;
+        self.note(CallOutcome::Denied, Some(code.to_owned()), Value::Null).await;
     }
 
     /// The result of a call that is not made.
@@ -168,7 +159,7 @@ impl Calling {
         let (called, outcome, code) = match &tool.target {
             Target::Platform(kind, id) => self.platform(*kind, id).await,
             Target::LogIn(server) | Target::Server(server, _) => {
-                match self.gateway.tool_servers.offered(&self.asking.caller.account, server).await {
+                match self.gateway.tool_servers.offered(&self.asking.viewer.caller.account, server).await {
                     Ok(Some(server)) => match &tool.target {
                         Target::Server(_, name) => self.server(&server, name, message, before, updates).await,
                         _ => self.log_in(&server, message).await,
@@ -189,7 +180,7 @@ impl Calling {
     }
 
     /// Notes what came of it, and hands that on.
-    async fn note(&self, outcome: Outcome, code: Option<String>, result: Value) -> Value {
+    async fn note(&self, outcome: CallOutcome, code: Option<String>, result: Value) -> Value {
         self.is_noted.set(true);
         let mut row = self.row(outcome, code);
         let payloads = |arguments: &Object, result: &Value| [Value::Object(arguments.clone()), result.clone()];
@@ -215,12 +206,12 @@ impl Calling {
     }
 
     /// The row of a call, without its payloads and their lengths.
-    fn row(&self, outcome: Outcome, code: Option<String>) -> CallRow {
+    fn row(&self, outcome: CallOutcome, code: Option<String>) -> CallRow {
         CallRow {
-            account_id: self.asking.caller.account.as_str().to_owned(),
+            account_id: self.asking.viewer.caller.account.as_str().to_owned(),
             id: Id::<CallRow>::generate().into(),
             timestamp_ms: self.began.0,
-            subject: self.subject.name.clone(),
+            subject: self.asking.viewer.name.clone(),
             profile_id: self.profile.clone(),
             tool_server_id: self.server.clone(),
             tool_name: self.name.chars().take(MOST_NAME).collect::<String>().replace('\0', " "),
@@ -236,9 +227,9 @@ impl Calling {
 
     /// Why a tenant's call is not made: its quota is spent.
     async fn spent(&self) -> Option<Value> {
-        let session = self.asking.caller.session()?;
+        let session = self.asking.viewer.caller.session()?;
         let payer = Payer {
-            account: self.asking.caller.account.clone(),
+            account: self.asking.viewer.caller.account.clone(),
             tenant_id: Some(session.tenant_id.clone()),
             subtenant_id: session.subtenant_id.clone(),
             project_id: None,
@@ -253,8 +244,8 @@ impl Calling {
 
     /// What stands for this call and no other.
     fn digest(&self) -> String {
-        let account = self.asking.caller.account.as_str();
-        sha256_hex(json!([account, self.subject.name, self.profile, self.name, self.arguments]).to_string())
+        let account = self.asking.viewer.caller.account.as_str();
+        sha256_hex(json!([account, self.asking.viewer.name, self.profile, self.name, self.arguments]).to_string())
     }
 
     /// What an upstream asks for in the middle of a call that was approved comes back as approved.
@@ -271,7 +262,7 @@ impl Calling {
 
     /// Notes what somebody answered to a question, once whatever process is told; whether it was the first answer.
     async fn decide(&self, question: &str, is_approved: bool) -> Result<bool> {
-        let account = self.asking.caller.account.clone();
+        let account = self.asking.viewer.caller.account.clone();
         let once = Idempotency { account, scope: format!("mcp-approval/{question}"), body_hash: String::new() };
         match once.store(&mut *self.gateway.db.conn().await?, 200, &json!({"approved": is_approved})).await {
             Err(error) if error.code() == IDEMPOTENCY_IN_PROGRESS => Ok(false),
@@ -348,7 +339,7 @@ impl Calling {
         message: &Message,
         before: Before,
         updates: Option<mpsc::Sender<McpUpdate>>,
-    ) -> (Called, Outcome, Option<String>) {
+    ) -> (Called, CallOutcome, Option<String>) {
         let with = match self.rights(server).await {
             Ok(Rights::Given(with)) => with,
             Ok(Rights::LogIn(url)) => return Self::connect(server, &url, message),
@@ -370,11 +361,11 @@ impl Calling {
             }
             McpOutcome::Result(result) => {
                 let is_error = result["isError"] == Value::Bool(true);
-                let outcome = if is_error { Outcome::ToolError } else { Outcome::Ok };
+                let outcome = if is_error { CallOutcome::ToolError } else { CallOutcome::Ok };
                 (Called::Result(result), outcome, is_error.then(|| "TOOL_ERROR".to_owned()))
             }
             McpOutcome::Refused(code, reason, data) => {
-                (Called::Refused(code, reason, data), Outcome::ToolError, Some(code.to_string()))
+                (Called::Refused(code, reason, data), CallOutcome::ToolError, Some(code.to_string()))
             }
             McpOutcome::Failed(code, said) => failed_with(&code, said),
         }
@@ -392,7 +383,7 @@ impl Calling {
                 }
             },
             McpAuthMode::PerUser => {
-                let caller = &self.asking.caller;
+                let caller = &self.asking.viewer.caller;
                 let owner = caller.session().map(|session| platform_core::Owner {
                     tenant_id: Some(session.tenant_id.clone()),
                     subtenant_id: session.subtenant_id.clone(),
@@ -402,13 +393,13 @@ impl Calling {
                     server: server.id(),
                     name: server.name(),
                     url: server.url(),
-                    subject: Some(&self.subject.name),
+                    subject: Some(&self.asking.viewer.name),
                 };
                 let integrations = &self.gateway.integrations;
                 if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
                     return Ok(Rights::Given(UpstreamCredentials::Connection(connection)));
                 }
-                let key = (caller.account.clone(), server.id().to_owned(), self.subject.name.clone());
+                let key = (caller.account.clone(), server.id().to_owned(), self.asking.viewer.name.clone());
                 if let Some(begun) = self.gateway.log_ins.get(&key) {
                     return Ok(Rights::LogIn(begun));
                 }
@@ -427,12 +418,12 @@ impl Calling {
     }
 
     /// Logs in to a server whose tools are not known yet.
-    async fn log_in(&self, server: &OfferedServer, message: &Message) -> (Called, Outcome, Option<String>) {
+    async fn log_in(&self, server: &OfferedServer, message: &Message) -> (Called, CallOutcome, Option<String>) {
         match self.rights(server).await {
             Ok(Rights::Given(with)) => match self.gateway.tool_servers.read_with(server, &with).await {
                 Ok(count) => {
                     let told = format!("You are logged in to {}; it has {count} tools.", server.name());
-                    (Called::Result(text_result(&told, &json!({"tools": count}))), Outcome::Ok, None)
+                    (Called::Result(text_result(&told, &json!({"tools": count}))), CallOutcome::Ok, None)
                 }
                 Err(error) => failed_by(&error),
             },
@@ -442,7 +433,7 @@ impl Calling {
     }
 
     /// What somebody is told who is to log in to a server first.
-    fn connect(server: &OfferedServer, url: &str, message: &Message) -> (Called, Outcome, Option<String>) {
+    fn connect(server: &OfferedServer, url: &str, message: &Message) -> (Called, CallOutcome, Option<String>) {
         let reason = format!("Log in to {} first: open {url} and call again.", server.name());
         let opens = message.is_modern && message.capabilities["elicitation"]["url"].is_object();
         let result = if opens {
@@ -453,11 +444,11 @@ impl Calling {
             let said = [("message".to_owned(), reason.into()), ("connectUrl".to_owned(), url.into())];
             error_result(NOT_CONNECTED, Object::from_iter(said))
         };
-        (Called::Result(result), Outcome::Denied, Some(NOT_CONNECTED.to_owned()))
+        (Called::Result(result), CallOutcome::Denied, Some(NOT_CONNECTED.to_owned()))
     }
 
     /// Asks an assistant or has an agent work.
-    async fn platform(&self, kind: TargetType, id: &str) -> (Called, Outcome, Option<String>) {
+    async fn platform(&self, kind: TargetType, id: &str) -> (Called, CallOutcome, Option<String>) {
         let text = |name: &str| self.arguments.get(name).and_then(Value::as_str).map(str::to_owned);
         let Some(said) = text("message").filter(|text| !text.is_empty()) else {
             return failed("INVALID_ARGUMENTS", "message is required.");
@@ -467,13 +458,13 @@ impl Calling {
             TargetType::Agent => self.work(id, said).await,
         };
         match answered {
-            Ok(result) => (Called::Result(result), Outcome::Ok, None),
+            Ok(result) => (Called::Result(result), CallOutcome::Ok, None),
             Err(error) => failed_by(&error),
         }
     }
 
     async fn ask(&self, assistant: &str, said: String, chat_uid: Option<String>) -> Result<Value> {
-        let caller = &self.asking.caller;
+        let caller = &self.asking.viewer.caller;
         let session = caller.session();
         let new = NewMessage {
             message: Some(said),
@@ -492,7 +483,7 @@ impl Calling {
     }
 
     async fn work(&self, agent: &str, said: String) -> Result<Value> {
-        let caller = &self.asking.caller;
+        let caller = &self.asking.viewer.caller;
         let session = caller.session();
         let new = NewThread {
             message: Some(said),
@@ -502,6 +493,7 @@ impl Calling {
         };
         let started =
             self.gateway.threads.start(caller, &Id::named(agent), new, Some("mcp".to_owned()), false, None).await?;
+        let started = started.accepted()?;
         let (thread, until) = (Id::named(&started.thread_id), Instant::now() + AGENT_WAIT);
         let view = |omit: bool| ThreadView { omit_content: Some(omit), ..ThreadView::default() };
         let (mut state, mut wait) = (started.state, FIRST_LOOK);
@@ -530,29 +522,29 @@ fn is_over(state: ThreadState) -> bool {
 }
 
 /// A call that an error of ours ended.
-fn failed_by(error: &Error) -> (Called, Outcome, Option<String>) {
+fn failed_by(error: &Error) -> (Called, CallOutcome, Option<String>) {
     let outcome = match error.code().kind() {
-        ErrorKind::Upstream | ErrorKind::Unavailable | ErrorKind::Internal => Outcome::UpstreamError,
-        ErrorKind::UpstreamTimeout => Outcome::Timeout,
-        ErrorKind::Forbidden | ErrorKind::Unauthenticated | ErrorKind::TooMany => Outcome::Denied,
-        _ => Outcome::ToolError,
+        ErrorKind::Upstream | ErrorKind::Unavailable | ErrorKind::Internal => CallOutcome::UpstreamError,
+        ErrorKind::UpstreamTimeout => CallOutcome::Timeout,
+        ErrorKind::Forbidden | ErrorKind::Unauthenticated | ErrorKind::TooMany => CallOutcome::Denied,
+        _ => CallOutcome::ToolError,
     };
     let (called, _, code) = failed(error.code().as_str(), error.message());
     (called, outcome, code)
 }
 
 /// A call without a result.
-fn failed(code: &str, reason: &str) -> (Called, Outcome, Option<String>) {
+fn failed(code: &str, reason: &str) -> (Called, CallOutcome, Option<String>) {
     failed_with(code, Object::from_iter([("message".to_owned(), reason.into())]))
 }
 
 /// The same, with all that is said of it.
-fn failed_with(code: &str, said: Object) -> (Called, Outcome, Option<String>) {
+fn failed_with(code: &str, said: Object) -> (Called, CallOutcome, Option<String>) {
     let outcome = match code {
-        "UPSTREAM_TIMEOUT" => Outcome::Timeout,
-        "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" | "BAD_REQUEST" => Outcome::ToolError,
-        "FORBIDDEN" | NOT_CONNECTED => Outcome::Denied,
-        _ => Outcome::UpstreamError,
+        "UPSTREAM_TIMEOUT" => CallOutcome::Timeout,
+        "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" | "BAD_REQUEST" => CallOutcome::ToolError,
+        "FORBIDDEN" | NOT_CONNECTED => CallOutcome::Denied,
+        _ => CallOutcome::UpstreamError,
     };
     (Called::Result(error_result(code, said)), outcome, Some(code.to_owned()))
 }

@@ -4,9 +4,10 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, future::join_all, stream};
-use platform_access::Kind;
-use platform_conversation::{AGENT, ASSISTANT};
-use platform_core::{AccountId, Caller, Result, run_sized, sha256_hex, spawn};
+use platform_access::PROJECT_TOPIC;
+use platform_agents::AGENT_TOPIC;
+use platform_chat::ASSISTANT_TOPIC;
+use platform_core::{AccountId, Result, run_sized, sha256_hex, spawn};
 use platform_db::Notice;
 use platform_toolservers::{McpAuthMode, McpUpdate, OfferedServer, TOOL_SERVER, UpstreamCredentials};
 use platform_vault::Secret;
@@ -18,14 +19,15 @@ use tokio::{
 
 use crate::{
     calls::{Called, Calling},
-    model::{ExposeMode, Switches, TargetType},
+    model::ExposeMode,
     protocol::{
         self, Failure, INVALID_PARAMS, Incoming, METHOD_NOT_FOUND, McpHeaders, Message, NEWEST_LEGACY, acknowledged,
         discovered, initialized, tools_changed, unsubscribed,
     },
     search,
     service::{PgMcpGateway, SWITCHES, TOPIC},
-    surface::{Subject, Target, View},
+    surface::{Target, View},
+    viewer::Viewer,
 };
 
 /// Tools of a page, and bytes of theirs; one that is longer is a page.
@@ -40,10 +42,8 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Who asks, for what profile, and what came with it.
 pub struct Asking {
-    /// The caller.
-    pub caller: Caller,
-    /// What its token says, name and value.
-    pub claims: Vec<(String, String)>,
+    /// Who.
+    pub viewer: Viewer,
     /// Slug of the profile; `None` = the caller's.
     pub profile: Option<String>,
     /// Headers that the body must agree with.
@@ -96,7 +96,7 @@ impl From<Failure> for McpReply {
 }
 
 impl PgMcpGateway {
-    /// Answers a message. `may`: whether the caller may use an assistant or agent.
+    /// Answers a message. `count`: counts a message or thread that a call makes, and refuses it when there are too many.
     ///
     /// # Errors
     /// `PROFILE_NOT_FOUND`, and what is ours.
@@ -104,11 +104,10 @@ impl PgMcpGateway {
         self: &Arc<Self>,
         asking: Asking,
         body: &Bytes,
-        may: impl AsyncFn(Kind, &str) -> Result<()>,
+        count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
-        let subject = Subject::of(&asking.caller, &asking.claims);
         // Who may not see the profile learns nothing more.
-        let mut view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
+        let mut view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
         let (bytes, headers) = (body.clone(), asking.headers.clone());
         let message = match run_sized(body.len(), move || Ok(Message::read(&bytes, &headers))).await? {
             Ok(Incoming::Request(message)) => message,
@@ -117,9 +116,9 @@ impl PgMcpGateway {
         };
         if message.method == "tools/list"
             && let Some(header) = &asking.upstream
-            && self.read_with_header(&asking.caller.account, &view, header).await?
+            && self.read_with_header(&asking.viewer.caller.account, &view, header).await?
         {
-            view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
+            view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
         }
         let answer = |result: Value| Ok(McpReply::Message(200, message.answer(result)));
         match (message.method.as_str(), message.is_modern) {
@@ -127,14 +126,14 @@ impl PgMcpGateway {
             ("ping" | "logging/setLevel", false) => answer(json!({})),
             ("server/discover", true) => answer(discovered(instructions(&view))),
             ("tools/list", _) => list(&view, &message),
-            ("tools/call", _) => self.call(asking, subject, view, message, may).await,
+            ("tools/call", _) => self.call(asking, view, message, count).await,
             ("subscriptions/listen", true) => {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
                 let wants = wants == Some(&Value::Bool(true));
                 let first = Change { id: None, message: Some(acknowledged(&message.id, wants)) };
                 let last = Some(unsubscribed(&message));
                 let rest = if wants {
-                    self.watch(asking, subject, Some(message.id)).await?.changes().left_stream()
+                    self.watch(asking, Some(message.id)).await?.changes().left_stream()
                 } else {
                     stream::pending().right_stream()
                 };
@@ -153,10 +152,9 @@ impl PgMcpGateway {
         if let Err(failure) = protocol::check_version(&Value::Null, asking.headers.version.as_deref()) {
             return Ok(failure.into());
         }
-        let subject = Subject::of(&asking.caller, &asking.claims);
         let is_primed = asking.headers.version.as_deref() == Some(NEWEST_LEGACY);
         let last_event = asking.last_event.clone();
-        let watching = self.watch(asking, subject, None).await?;
+        let watching = self.watch(asking, None).await?;
         let now = &watching.digest;
         // Who was away hears of what changed meanwhile; others learn what to come back with, where their revision has it.
         let first = match last_event {
@@ -165,22 +163,6 @@ impl PgMcpGateway {
         };
         let changes = Box::pin(stream::iter(first).chain(watching.changes()));
         Ok(McpReply::Changes(Changes { changes, last: None }))
-    }
-
-    /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.
-    pub async fn switches(&self, caller: &Caller, claims: &[(String, String)], slug: Option<&str>) -> Result<Switches> {
-        self.own(&caller.account, &Subject::of(caller, claims), slug).await
-    }
-
-    /// Has a caller do without tools. `PROFILE_NOT_FOUND`.
-    pub async fn set_switches(
-        &self,
-        caller: &Caller,
-        claims: &[(String, String)],
-        slug: Option<&str>,
-        disabled: Vec<String>,
-    ) -> Result<Switches> {
-        self.set_own(&caller.account, &Subject::of(caller, claims), slug, disabled).await
     }
 
     /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; whether some
@@ -211,33 +193,19 @@ impl PgMcpGateway {
     }
 
     /// Whoever watches the tools of a caller; `subscription`: under which the newer family tells of them.
-    async fn watch(
-        self: &Arc<Self>,
-        asking: Asking,
-        subject: Subject,
-        subscription: Option<Value>,
-    ) -> Result<Watching> {
+    async fn watch(self: &Arc<Self>, asking: Asking, subscription: Option<Value>) -> Result<Watching> {
         // Who hears first and looks then misses nothing.
         let notices = self.bus.subscribe();
-        let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
-        Ok(Watching {
-            notices,
-            servers: view.servers().to_vec(),
-            gateway: Arc::clone(self),
-            asking,
-            subject,
-            digest: view.digest(),
-            subscription,
-        })
+        let view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
+        Ok(Watching { notices, gateway: Arc::clone(self), asking, digest: view.digest(), view, subscription })
     }
 
     async fn call(
         self: &Arc<Self>,
         asking: Asking,
-        subject: Subject,
         view: Arc<View>,
         mut message: Message,
-        may: impl AsyncFn(Kind, &str) -> Result<()>,
+        count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
         let Some(mut name) = message.text("name").map(str::to_owned) else {
             return Ok(message.fail(400, INVALID_PARAMS, "params.name must be the name of a tool.").into());
@@ -251,7 +219,7 @@ impl PgMcpGateway {
         if view.mode == ExposeMode::Search {
             match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
-                    let calling = Calling::new(self, asking, subject, &view, &name, arguments);
+                    let calling = Calling::new(self, asking, &view, &name, arguments);
                     return Ok(McpReply::Message(200, message.answer(calling.found(result).await)));
                 }
                 search::Found::Call(tool, given) => (name, arguments) = (tool, given),
@@ -265,21 +233,17 @@ impl PgMcpGateway {
         {
             return Ok(failure.into());
         }
-        let calling = Calling::new(self, asking, subject, &view, &name, arguments);
+        let calling = Calling::new(self, asking, &view, &name, arguments);
         let Some(tool) = view.tool(&name).filter(|_| !is_hidden) else {
             calling.denied("UNKNOWN_TOOL").await;
             let shown: String = name.chars().take(128).collect();
             return Ok(message.fail(200, INVALID_PARAMS, &format!("Unknown tool: {shown}")).into());
         };
-        if let Target::Platform(kind, id) = &tool.target {
-            let kind = match kind {
-                TargetType::Agent => AGENT,
-                TargetType::Assistant => ASSISTANT,
-            };
-            if let Err(error) = may(kind, id).await {
-                let result = calling.refused(error.code().as_str(), error.message()).await;
-                return Ok(McpReply::Message(200, message.answer(result)));
-            }
+        if matches!(tool.target, Target::Platform(..))
+            && let Err(error) = count().await
+        {
+            let result = calling.refused(error.code().as_str(), error.message()).await;
+            return Ok(McpReply::Message(200, message.answer(result)));
         }
         let streams = calling.reads_streams() && (message.progress_token().is_some() || message.log_level().is_some());
         if !streams {
@@ -314,15 +278,15 @@ async fn stream_of(calling: Calling, tool: crate::surface::Tool, message: Messag
     });
     let mut underway = Underway { message, updates, reply, ended: None };
     let first = match underway.next().await {
-        Told::Update(first) => first,
-        Told::End(reply) => return reply,
+        Next::Update(first) => first,
+        Next::End(reply) => return reply,
     };
     let rest = stream::unfold(Some(underway), |underway| async move {
         let mut underway = underway?;
         match underway.next().await {
-            Told::Update(update) => Some((update, Some(underway))),
-            Told::End(McpReply::Message(_, last)) => Some((last, None)),
-            Told::End(_) => None,
+            Next::Update(update) => Some((update, Some(underway))),
+            Next::End(McpReply::Message(_, last)) => Some((last, None)),
+            Next::End(_) => None,
         }
     });
     McpReply::Stream(Box::pin(stream::iter([first]).chain(rest)))
@@ -336,14 +300,14 @@ struct Underway<F> {
     ended: Option<McpReply>,
 }
 
-enum Told {
+enum Next {
     Update(Value),
     End(McpReply),
 }
 
 impl<F: Future<Output = McpReply> + Unpin> Underway<F> {
     /// What there is to tell of it, all of that, and then its end.
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> Next {
         let reply = loop {
             if let Some(reply) = self.ended.take() {
                 break reply;
@@ -351,7 +315,7 @@ impl<F: Future<Output = McpReply> + Unpin> Underway<F> {
             tokio::select! {
                 biased;
                 Some(update) = self.updates.recv() => if let Some(update) = self.message.update(update) {
-                    return Told::Update(update);
+                    return Next::Update(update);
                 },
                 reply = &mut self.reply => break reply,
             }
@@ -359,10 +323,10 @@ impl<F: Future<Output = McpReply> + Unpin> Underway<F> {
         while let Ok(update) = self.updates.try_recv() {
             if let Some(update) = self.message.update(update) {
                 self.ended = Some(reply);
-                return Told::Update(update);
+                return Next::Update(update);
             }
         }
-        Told::End(reply)
+        Next::End(reply)
     }
 }
 
@@ -371,9 +335,7 @@ struct Watching {
     notices: tokio::sync::broadcast::Receiver<Notice>,
     gateway: Arc<PgMcpGateway>,
     asking: Asking,
-    subject: Subject,
-    /// Those of the profile.
-    servers: Vec<String>,
+    view: Arc<View>,
     digest: String,
     subscription: Option<Value>,
 }
@@ -395,11 +357,14 @@ impl Watching {
 
     /// Whether what changed may be what the caller is shown.
     fn concerns(&self, topic: &str, id: &str) -> bool {
-        let account = self.asking.caller.account.as_str();
+        let account = self.asking.viewer.caller.account.as_str();
         match topic {
             TOPIC => id == account,
             SWITCHES => id.is_empty() || id.starts_with(account),
-            _ if topic == TOOL_SERVER.name() => self.servers.iter().any(|server| server == id),
+            // Whoever is let in to a project, or out of it, sees other assistants and agents.
+            AGENT_TOPIC | ASSISTANT_TOPIC => self.view.concerns(id),
+            PROJECT_TOPIC => self.view.has_targets(),
+            _ if topic == TOOL_SERVER.name() => self.view.servers().iter().any(|server| server == id),
             _ => false,
         }
     }
@@ -416,12 +381,11 @@ impl Watching {
             look = Instant::now() + LOOK_AGAIN;
             sleep(TOGETHER).await;
             while self.notices.try_recv().is_ok() {}
-            let account = &self.asking.caller.account;
-            let view = self.gateway.view(account, &self.subject, self.asking.profile.as_deref()).await;
+            let view = self.gateway.view(&self.asking.viewer, self.asking.profile.as_deref()).await;
             let digest = match view {
                 Ok(view) => {
-                    self.servers = view.servers().to_vec();
-                    view.digest()
+                    self.view = view;
+                    self.view.digest()
                 }
                 Err(error) if error.cause().is_some() => continue,
                 Err(_) => return None,

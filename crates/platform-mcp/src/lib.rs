@@ -5,15 +5,18 @@
 //! connections of users, `platform-chat` and `platform-agents` for assistants and agents that are tools.
 //!
 //! **Invariants**: what is listed, called, searched and previewed is one set: the profile's tools, of them those that
-//! grants name, of them those that are not switched off; a tool that is new or described otherwise waits for an
-//! operator unless the profile says otherwise; what lets a caller in here goes to no server; every call is noted.
+//! grants name, of them those that the caller may use and has not switched off; a tool that is new or described otherwise
+//! waits for an operator unless the profile says otherwise; what lets a caller in here goes to no server; every call is
+//! noted.
 //!
 //! ```no_run
-//! # use platform_core::{AccountId, Id, Result};
+//! # use std::sync::Arc;
+//! # use platform_access::Access;
+//! # use platform_core::{Caller, Result};
 //! # use platform_mcp::*;
-//! # async fn example(needs: McpNeeds, account: AccountId, of: PreviewOf) -> Result<()> {
+//! # async fn example(needs: McpNeeds, caller: Caller, access: Arc<Access>) -> Result<()> {
 //! let gateway = PgMcpGateway::new(needs);
-//! let tools = gateway.preview(&account, &of, true, &[]).await?;
+//! let preview = gateway.preview(&Viewer::new(caller, &[], access), "default").await?;
 //! # Ok(()) }
 //! ```
 
@@ -30,6 +33,7 @@ mod schema;
 mod search;
 mod service;
 mod surface;
+mod viewer;
 
 pub use endpoint::{Asking, Change, Changes, McpReply, Messages};
 pub use grants::MCP_GRANT;
@@ -42,3 +46,4 @@ pub use model::{
 pub use profiles::{MCP_PROFILE, McpReferrer};
 pub use protocol::{McpHeaders, PARAM_HEADER};
 pub use service::{McpNeeds, PgMcpGateway, purge_audit};
+pub use viewer::Viewer;

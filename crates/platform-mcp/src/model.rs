@@ -2,7 +2,9 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use platform_core::{Checks, Timestamp};
+use platform_access::Kind;
+use platform_conversation::{AGENT, ASSISTANT};
+use platform_core::{Checks, Error, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
@@ -205,6 +207,16 @@ pub enum TargetType {
     Agent,
     /// An assistant: the call waits for its reply.
     Assistant,
+}
+
+impl TargetType {
+    /// Its records, as far as access is concerned.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Agent => AGENT,
+            Self::Assistant => ASSISTANT,
+        }
+    }
 }
 
 impl PlatformTool {
@@ -506,7 +518,7 @@ pub struct GatewayServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = McpCallOutcome)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// With a result.
     Ok,
     /// With an error of the tool.
@@ -519,7 +531,7 @@ pub enum Outcome {
     Timeout,
 }
 
-impl Outcome {
+impl CallOutcome {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -551,7 +563,7 @@ pub struct AuditRow {
     /// The exposed name of the tool.
     pub tool_name: String,
     /// How it ended.
-    #[schema(value_type = Outcome)]
+    #[schema(value_type = CallOutcome)]
     pub outcome: String,
     /// How long it took, in milliseconds.
     pub duration_ms: i64,
@@ -582,7 +594,7 @@ pub struct AuditFilter {
     /// By this caller.
     pub subject: Option<String>,
     /// That ended so.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<CallOutcome>,
     /// From then on, in ms.
     pub from: Option<i64>,
     /// Before then, in ms.
@@ -605,6 +617,21 @@ pub struct PreviewOf {
     pub tenant_id: Option<String>,
     /// Its end user.
     pub subtenant_id: Option<String>,
+}
+
+impl PreviewOf {
+    /// The slug of the profile; refuses who names nobody, or more than one.
+    pub fn check(&self) -> Result<&str> {
+        let Some(profile) = self.profile.as_deref().filter(|slug| !slug.is_empty()) else {
+            return Err(Error::invalid("profile", "required", "profile is required: the slug of a profile"));
+        };
+        let mut checks = Checks::default();
+        checks.tenants(self.tenant_id.as_deref(), self.subtenant_id.as_deref());
+        if [&self.user_uid, &self.key_id, &self.tenant_id].into_iter().flatten().count() != 1 {
+            checks.issue("userUID", "conflict", "name one: userUID, keyId, or tenantId");
+        }
+        checks.finish().map(|()| profile)
+    }
 }
 
 /// What a caller would be shown.

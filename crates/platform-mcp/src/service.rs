@@ -21,11 +21,12 @@ use crate::{
     audit::Audit,
     code,
     model::{
-        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, Preview, PreviewOf, ProfileServer,
-        ProfileSettings, Switches, check_names,
+        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, Preview, ProfileServer, ProfileSettings,
+        Switches, check_names,
     },
     repository::{self, Seen},
-    surface::{Granted, Subject, Surface, View, is_unseen_before, platform_tools, tools_of},
+    surface::{Granted, Surface, View, is_unseen_before, platform_tools, tools_of},
+    viewer::Viewer,
 };
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
@@ -267,12 +268,13 @@ impl PgMcpGateway {
         Ok(surface)
     }
 
-    /// What a subject sees of a profile, or of the one that is its own. `PROFILE_NOT_FOUND`.
-    pub(crate) async fn view(&self, account: &AccountId, subject: &Subject, slug: Option<&str>) -> Result<Arc<View>> {
+    /// What somebody sees of a profile, or of the one that is theirs. `PROFILE_NOT_FOUND`.
+    pub(crate) async fn view(&self, viewer: &Viewer, slug: Option<&str>) -> Result<Arc<View>> {
+        let account = &viewer.caller.account;
         let configured = self.configured(account).await?;
         let none = Vec::new();
-        let grants = |profile: &Loaded| subject.granted(configured.grants.get(&profile.id).unwrap_or(&none));
-        let visible = |profile: &&Arc<Loaded>| !grants(profile).is_empty() || subject.sees(&profile.settings);
+        let grants = |profile: &Loaded| viewer.granted(configured.grants.get(&profile.id).unwrap_or(&none));
+        let visible = |profile: &&Arc<Loaded>| !grants(profile).is_empty() || viewer.sees(&profile.settings);
         let of_slug = |slug: &str| {
             configured.profiles.iter().find(|of| of.settings.slug.as_deref() == Some(slug)).filter(visible)
         };
@@ -289,9 +291,15 @@ impl PgMcpGateway {
         let profile = profile.ok_or_else(|| not_found(slug.unwrap_or(DEFAULT)))?;
         let granted = grants(profile);
         let surface = self.surface(account, profile).await?;
-        let off = self.switched_off(account, &subject.name).await?;
+        let mut hidden = HashSet::new();
+        for (tool, kind, id) in surface.targets() {
+            if !viewer.may_use(kind, id).await? {
+                hidden.insert(tool.to_owned());
+            }
+        }
+        let off = self.switched_off(account, &viewer.name).await?;
         let disabled = off.get(&profile.id).map(Vec::as_slice).unwrap_or_default();
-        Ok(Arc::new(View::new((&profile.id, &profile.settings), surface, granted, disabled)))
+        Ok(Arc::new(View::new((&profile.id, &profile.settings), surface, granted, hidden, disabled)))
     }
 
     pub(crate) async fn profile(&self, account: &AccountId, id: &str) -> Result<Arc<Loaded>> {
@@ -337,64 +345,37 @@ impl PgMcpGateway {
         Ok(AuditPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    /// What a caller would be shown of a profile; `is_full`: of keys, whether it is one of the whole account; `claims`:
-    /// of users, what their tokens say, name and value. `PROFILE_NOT_FOUND`.
-    pub async fn preview(
-        &self,
-        account: &AccountId,
-        of: &PreviewOf,
-        is_full: bool,
-        claims: &[(String, String)],
-    ) -> Result<Preview> {
-        let Some(profile) = of.profile.as_deref().filter(|slug| !slug.is_empty()) else {
-            return Err(Error::invalid("profile", "required", "profile is required: the slug of a profile"));
-        };
-        let mut checks = Checks::default();
-        checks.tenants(of.tenant_id.as_deref(), of.subtenant_id.as_deref());
-        checks.finish()?;
-        let subject = match (&of.user_uid, &of.key_id, &of.tenant_id) {
-            (Some(user), None, None) => Subject::user(user, claims),
-            (None, Some(key), None) => Subject::key(key, is_full),
-            (None, None, Some(tenant)) => Subject::tenant(tenant, of.subtenant_id.as_deref()),
-            _ => {
-                let message = "name one: userUID, keyId, or tenantId";
-                return Err(Error::invalid("userUID", "conflict", message));
-            }
-        };
-        let view = self.view(account, &subject, Some(profile)).await?;
+    /// What somebody is shown of a profile. `PROFILE_NOT_FOUND`.
+    pub async fn preview(&self, viewer: &Viewer, profile: &str) -> Result<Preview> {
+        let view = self.view(viewer, Some(profile)).await?;
         Ok(Preview { profile: profile.to_owned(), tools: crate::endpoint::listed(&view)? })
     }
 
     /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.
-    pub(crate) async fn own(&self, account: &AccountId, subject: &Subject, slug: Option<&str>) -> Result<Switches> {
-        let view = self.view(account, subject, slug).await?;
-        let off = self.switched_off(account, &subject.name).await?;
+    pub async fn switches(&self, viewer: &Viewer, slug: Option<&str>) -> Result<Switches> {
+        let view = self.view(viewer, slug).await?;
+        let off = self.switched_off(&viewer.caller.account, &viewer.name).await?;
         let available = view.available().map(|tool| tool.name.clone()).collect();
         Ok(Switches { disabled: off.get(&view.profile_id).cloned().unwrap_or_default(), available })
     }
 
     /// Has a caller do without tools. `PROFILE_NOT_FOUND`.
-    pub(crate) async fn set_own(
-        &self,
-        account: &AccountId,
-        subject: &Subject,
-        slug: Option<&str>,
-        disabled: Vec<String>,
-    ) -> Result<Switches> {
+    pub async fn set_switches(&self, viewer: &Viewer, slug: Option<&str>, disabled: Vec<String>) -> Result<Switches> {
+        let account = &viewer.caller.account;
         let mut checks = Checks::default();
         check_names(&mut checks, "disabled", &disabled);
         checks.finish()?;
-        let view = self.view(account, subject, slug).await?;
-        let before = self.switched_off(account, &subject.name).await?;
+        let view = self.view(viewer, slug).await?;
+        let before = self.switched_off(account, &viewer.name).await?;
         let before = before.get(&view.profile_id).map(Vec::as_slice).unwrap_or_default();
         let known: HashSet<&str> =
             view.available().map(|tool| tool.name.as_str()).chain(before.iter().map(String::as_str)).collect();
         let disabled: Vec<String> = disabled.into_iter().filter(|name| known.contains(name.as_str())).collect();
         let mut conn = self.db.conn().await?;
-        repository::set_switches(&mut conn, account, &view.profile_id, &subject.name, &disabled).await?;
+        repository::set_switches(&mut conn, account, &view.profile_id, &viewer.name, &disabled).await?;
         drop(conn);
-        self.switches.changed(&switch_key(account, &subject.name)).await?;
-        self.own(account, subject, slug).await
+        self.switches.changed(&switch_key(account, &viewer.name)).await?;
+        self.switches(viewer, slug).await
     }
 
     pub(crate) async fn changed(&self, account: &AccountId) -> Result<()> {

@@ -3,11 +3,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    iter,
     sync::Arc,
 };
 
-use platform_core::{Caller, Credential, Error, Result, sha256_hex};
+use platform_access::Kind;
+use platform_core::{Error, Result, sha256_hex};
 use platform_toolservers::{McpAuthMode, OfferedServer, ServerType, ToolDefinition};
 use serde_json::{
     Value, json,
@@ -17,7 +17,7 @@ use serde_json::{
 use crate::{
     model::{
         ExposeMode, Grant, NewToolPolicy, PlatformTool, ProfileServer, ProfileSettings, ProfileTool, SubjectType,
-        TargetType, ToolOverride, ToolPolicy, Visibility, fit,
+        TargetType, ToolOverride, ToolPolicy, fit,
     },
     protocol::{Repeated, repeated_in_headers},
     repository::Seen,
@@ -30,69 +30,6 @@ const TOOL_BYTES: usize = 1024;
 /// The tools of a profile as they are listed, in bytes; those of servers that come later are not shown.
 const MOST_SHOWN: usize = 8 << 20;
 
-/// Who asks, as grants name them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Subject {
-    /// As the audit and switches name them.
-    pub name: String,
-    /// As grants may.
-    pub names: Vec<(SubjectType, String)>,
-    /// It sees profiles that are for every key and user.
-    pub is_of_account: bool,
-    /// It sees every profile.
-    pub sees_all: bool,
-}
-
-impl Subject {
-    pub fn of(caller: &Caller, claims: &[(String, String)]) -> Self {
-        match &caller.credential {
-            Credential::FullKey(id) => Self::key(id, caller.is_admin()),
-            Credential::RestrictedKey(id) => Self::key(id, false),
-            Credential::Token { user, .. } => Self::user(user, claims),
-            Credential::Session(session) => Self::tenant(&session.tenant_id, session.subtenant_id.as_deref()),
-        }
-    }
-
-    pub fn key(id: &str, sees_all: bool) -> Self {
-        let names = vec![(SubjectType::Key, id.to_owned())];
-        Self { name: format!("key:{id}"), names, is_of_account: true, sees_all }
-    }
-
-    pub fn user(id: &str, claims: &[(String, String)]) -> Self {
-        let claims = claims.iter().map(|(name, value)| (SubjectType::Claim, format!("{name}={value}")));
-        let names = iter::once((SubjectType::User, id.to_owned())).chain(claims).collect();
-        Self { name: format!("user:{id}"), names, is_of_account: true, sees_all: false }
-    }
-
-    pub fn tenant(tenant: &str, subtenant: Option<&str>) -> Self {
-        let mut names = vec![(SubjectType::Tenant, tenant.to_owned())];
-        let mut name = format!("tenant:{tenant}");
-        if let Some(subtenant) = subtenant {
-            names.push((SubjectType::Subtenant, format!("{tenant}/{subtenant}")));
-            name = format!("subtenant:{tenant}/{subtenant}");
-        }
-        Self { name, names, is_of_account: false, sees_all: false }
-    }
-
-    /// Those of the grants of a profile that name it.
-    pub fn granted(&self, grants: &[Arc<Granted>]) -> Vec<Arc<Granted>> {
-        let is_named = |grant: &&Arc<Granted>| {
-            self.names.iter().any(|(kind, name)| *kind == grant.subject_type && *name == grant.subject)
-        };
-        grants.iter().filter(is_named).cloned().collect()
-    }
-
-    /// Whether it sees a profile without a grant.
-    pub fn sees(&self, settings: &ProfileSettings) -> bool {
-        match settings.visibility {
-            _ if self.sees_all => true,
-            Visibility::Public => true,
-            Visibility::Account => self.is_of_account,
-            Visibility::Private => false,
-        }
-    }
-}
-
 /// A grant, made ready once for all who are asked about.
 pub(crate) struct Granted {
     subject_type: SubjectType,
@@ -102,6 +39,11 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
+    /// Whether it names somebody by one of these.
+    pub fn is_of(&self, names: &[(SubjectType, String)]) -> bool {
+        names.iter().any(|(kind, name)| *kind == self.subject_type && *name == self.subject)
+    }
+
     fn admits(&self, tool: &Tool) -> bool {
         match self.policy {
             // What is denied stays so under another name.
@@ -293,6 +235,14 @@ impl Surface {
         self.tools.iter().map(shown).collect()
     }
 
+    /// Assistants and agents that are tools and can be shown: the tool, the kind and the id.
+    pub fn targets(&self) -> impl Iterator<Item = (&str, Kind, &str)> {
+        self.enabled().filter_map(|tool| match &tool.target {
+            Target::Platform(target, id) => Some((tool.base_name.as_str(), target.kind(), id.as_str())),
+            _ => None,
+        })
+    }
+
     /// Every tool that can be shown, in order.
     pub fn enabled(&self) -> impl Iterator<Item = &Tool> {
         let is_meant = |(at, tool): &(usize, &Tool)| tool.enabled && self.by_name.get(&tool.name) == Some(at);
@@ -312,6 +262,8 @@ pub(crate) struct View {
     surface: Arc<Surface>,
     /// Empty = all.
     grants: Vec<Arc<Granted>>,
+    /// Assistants and agents that it may not use, by the name of the tool.
+    hidden: HashSet<String>,
     disabled: HashSet<String>,
 }
 
@@ -320,6 +272,7 @@ impl View {
         (profile_id, settings): (&str, &ProfileSettings),
         surface: Arc<Surface>,
         grants: Vec<Arc<Granted>>,
+        hidden: HashSet<String>,
         disabled: &[String],
     ) -> Self {
         Self {
@@ -328,12 +281,14 @@ impl View {
             audits_payloads: settings.audit_payloads,
             surface,
             grants,
+            hidden,
             disabled: disabled.iter().cloned().collect(),
         }
     }
 
     fn is_granted(&self, tool: &Tool) -> bool {
-        self.grants.is_empty() || self.grants.iter().any(|grant| grant.admits(tool))
+        let is_named = self.grants.is_empty() || self.grants.iter().any(|grant| grant.admits(tool));
+        is_named && !self.hidden.contains(&tool.base_name)
     }
 
     fn is_on(&self, tool: &Tool) -> bool {
@@ -343,6 +298,16 @@ impl View {
     /// Servers whose tools it may be shown, by id.
     pub fn servers(&self) -> &[String] {
         &self.surface.servers
+    }
+
+    /// Whether an assistant or agent is among its tools or would be.
+    pub fn concerns(&self, id: &str) -> bool {
+        self.surface.targets().any(|(.., target)| target == id)
+    }
+
+    /// Whether assistants or agents are among its tools or would be.
+    pub fn has_targets(&self) -> bool {
+        self.surface.targets().next().is_some()
     }
 
     /// All that it may use, whether or not it is switched off.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{KnownProjects, ProjectRole, Projects, Reach, code};
+use platform_access::{KnownProjects, PROJECT_TOPIC, ProjectRole, Projects, Reach, code};
 use platform_auth::{User, UserService};
 use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay,
@@ -60,7 +60,7 @@ impl PgProjectService {
             db: db.clone(),
             clock,
             users,
-            known: InvalidatedCache::new(bus, "project", Capacity::Entries(MOST_REMEMBERED)),
+            known: InvalidatedCache::new(bus, PROJECT_TOPIC, Capacity::Entries(MOST_REMEMBERED)),
         }
     }
 

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_turn_the_first_counts() {
+    fn a_turn_keeps_its_first_and_last_words_cut_and_finds_them_by_parts_of_names() {
         let said = |content: String| SaidOnce { role: Role::Assistant, content };
         let many = (0..9).map(|_| said("\u{e4}".repeat(1000))).collect();
         let turn = |said| EarlierTurn::whole("c".to_owned(), 0..=1, Timestamp(0), said);

@@ -24,7 +24,7 @@ use platform_sandbox::{
 use serde_json::json;
 use tokio::{io::AsyncReadExt, time::timeout};
 
-use fake_engine::{FakeEngine, Kept};
+use fake_engine::{Captured, FakeEngine};
 use machines::{COMMAND, egress};
 
 fn main() -> ExitCode {
@@ -130,7 +130,7 @@ async fn commands_run_write_and_are_killed(backend: &ContainerBackend, has_root:
 }
 
 async fn saved(machine: &Arc<dyn Machine>) -> Vec<u8> {
-    let kept = Kept::default();
+    let kept = Captured::default();
     machine.end().await;
     machine.save(Box::new(kept.clone())).await.expect("it is saved");
     kept.0.lock().expect("lock").clone()

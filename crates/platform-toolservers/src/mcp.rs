@@ -107,20 +107,20 @@ pub(crate) struct McpClients {
     tokens: Arc<Tokens>,
     /// Who lets in whose server has no credentials of its own.
     apps: Arc<dyn Connections>,
-    clients: Cache<ClientKey, Arc<Place>>,
+    clients: Cache<ClientKey, Arc<ClientSlot>>,
     /// Who is told that a server says its tools have changed.
     changed: Arc<ChangedServers>,
 }
 
 /// Where a connection is, or is being made: once, however many need it.
-struct Place {
+struct ClientSlot {
     url: Url,
     /// What it is let in with.
     headers: HeaderMap,
     connection: OnceCell<Arc<Connection>>,
 }
 
-impl Place {
+impl ClientSlot {
     /// Whether it is of no use to who goes there with these headers.
     fn is_over(&self, url: &Url, headers: &HeaderMap) -> bool {
         let is_closed = |connection: &Arc<Connection>| connection.service.peer().is_transport_closed();
@@ -412,7 +412,7 @@ impl McpClients {
         let credentials = server.credentials(with, &self.tokens, &*self.apps, stale).await?;
         let (token, headers) = (credentials.token.clone(), credentials.headers.clone());
         let place = self.clients.entry(key.clone()).or_insert_with_if(
-            || Arc::new(Place { url: url.clone(), headers: headers.clone(), connection: OnceCell::new() }),
+            || Arc::new(ClientSlot { url: url.clone(), headers: headers.clone(), connection: OnceCell::new() }),
             |known| known.is_over(&url, &headers),
         );
         let through = match with {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use platform_child::{ChildError, Work};
-use platform_core::{AccountId, Code, Error, Object, Result, without_nul};
+use platform_core::{AccountId, Code, Error, Issue, Object, Result, without_nul};
 use platform_egress::Url;
 use platform_runtime::{ChildPool, compile_schema, json_work, no_answer};
 use serde::{Deserialize, Serialize};
@@ -85,10 +85,9 @@ fn work(input: &[u8]) -> Vec<u8> {
                 let source = given.source.and_then(|source| source.parse().ok());
                 tools_of(&spec, source.as_ref(), given.base.as_deref(), given.include.as_deref(), given.most)
             })
-            .map_err(|error| {
-                let issue = &error.details()["issues"][0];
-                let text = |name: &str| issue[name].as_str().unwrap_or_default().to_owned();
-                (text("path"), text("code"), text("message"))
+            .map_err(|error| match error.issues() {
+                [Issue { path, code, message }, ..] => (path.clone(), (*code).to_owned(), message.clone()),
+                [] => ("spec".to_owned(), "format".to_owned(), error.message().to_owned()),
             })
     })
 }

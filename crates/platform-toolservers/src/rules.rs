@@ -48,12 +48,8 @@ pub(crate) fn aliased(mut patch: Object, was_mcp: bool) -> Result<Object> {
 
 /// What is wrong with a definition has a code of its own.
 pub(crate) fn of_definitions(error: Error) -> Error {
-    let issues = error.details().get("issues").cloned().unwrap_or_default();
-    let path = issues[0]["path"].as_str().unwrap_or_default();
-    if error.code() != Code::VALIDATION_ERROR || !path.starts_with("toolDefinitions[") {
-        return error;
-    }
-    Error::new(Code::INVALID_TOOL_DEFINITION, error.message()).with("issues", issues)
+    let is_of_one = error.issues().first().is_some_and(|issue| issue.path.starts_with("toolDefinitions["));
+    if is_of_one && error.code() == Code::VALIDATION_ERROR { error.coded(Code::INVALID_TOOL_DEFINITION) } else { error }
 }
 
 /// Of the tools of an MCP server a client sets only how they are used.

@@ -32,7 +32,7 @@ mod template;
 
 pub use hook::{Received, RequestHeaders};
 pub use model::{
-    Delivery, DeliveryError, DeliveryFilter, DeliveryPage, NewTest, NewTrigger, Outcome, Target, Trigger,
+    Delivery, DeliveryError, DeliveryFilter, DeliveryOutcome, DeliveryPage, NewTest, NewTrigger, Target, Trigger,
     TriggerFilter, TriggerPage, TriggerPatch, TriggerState,
 };
 pub use poll::{PollWork, ScheduleWork};

@@ -1,4 +1,4 @@
-use platform_core::{Checks, Object, Result, Timestamp};
+use platform_core::{Checks, Error, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
@@ -312,7 +312,7 @@ pub struct TriggerPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "their names say it")]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     Executed,
     Duplicate,
     RateLimited,
@@ -321,7 +321,7 @@ pub enum Outcome {
     Error,
 }
 
-impl Outcome {
+impl DeliveryOutcome {
     /// The name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -343,6 +343,12 @@ pub struct DeliveryError {
     pub code: String,
     /// What to do about it.
     pub message: String,
+}
+
+impl DeliveryError {
+    pub(crate) fn of(error: &Error) -> Self {
+        Self { code: error.code().as_str().to_owned(), message: error.message().to_owned() }
+    }
 }
 
 /// An event that came to a trigger.
@@ -386,7 +392,7 @@ pub struct Delivery {
 #[schema(as = TriggerDeliveryFilter)]
 pub struct DeliveryFilter {
     /// Only those of which this became.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<DeliveryOutcome>,
     /// Only those that came then or later, in milliseconds.
     pub since: Option<i64>,
     /// With what they carried.

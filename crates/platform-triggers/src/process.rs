@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_agents::NewThread;
+use platform_agents::{NewThread, ThreadStart};
 use platform_chat::NewMessage;
 use platform_conversation::TriggerOrigin;
 use platform_core::{
@@ -14,12 +14,12 @@ use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
-use platform_runtime::{Payer, Spender};
+use platform_runtime::{Payer, Refusal, Spender};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    model::{DeliveryError, Outcome},
+    model::{DeliveryError, DeliveryOutcome},
     repository::{self, Admission, Ended, EventRow, Paused, TriggerRow},
     service::PgTriggers,
     template::{Values, chat_uid, fill, keeps},
@@ -46,6 +46,8 @@ struct Prompt {
 enum Started {
     Thread(String),
     Chat(String),
+    /// A quota refused the thread, which is there and has failed.
+    Refused(String, Refusal),
 }
 
 #[async_trait]
@@ -71,7 +73,7 @@ impl Work for ProcessWork {
         let bytes = payload.len();
         let read = move || serde_json::from_str(&payload).map_err(Error::internal);
         let payload: Arc<Value> = run_sized(bytes, read).await?;
-        let judged = triggers.judge(&account, &trigger, &event, &payload).await?;
+        let judged = triggers.decide(&account, &trigger, &event, &payload).await?;
         let prompt = triggers.prompt(&trigger, &event, &payload);
         drop((payload, place));
         let started = match (judged, prompt) {
@@ -80,20 +82,30 @@ impl Work for ProcessWork {
             (None, Err(error)) => Err(error),
         };
         let ended = match started {
-            Ok(Started::Thread(id)) => Ended { outcome: Outcome::Executed, thread: Some(id), chat: None, error: None },
-            Ok(Started::Chat(id)) => Ended { outcome: Outcome::Executed, thread: None, chat: Some(id), error: None },
+            Ok(Started::Thread(id)) => {
+                Ended { outcome: DeliveryOutcome::Executed, thread: Some(id), chat: None, error: None }
+            }
+            Ok(Started::Chat(id)) => {
+                Ended { outcome: DeliveryOutcome::Executed, thread: None, chat: Some(id), error: None }
+            }
+            Ok(Started::Refused(id, refusal)) => {
+                let error = Some(DeliveryError::of(&Error::from(&refusal)));
+                Ended { outcome: DeliveryOutcome::Error, thread: Some(id), chat: None, error }
+            }
             Err(error) => {
                 let tries = usize::try_from(event.tries).unwrap_or(usize::MAX);
                 if let Some(wait) = triggers.rules.waits.get(tries + 1).filter(|_| can_pass(&error)) {
                     return triggers.put_off(run, &event, *wait).await;
                 }
-                let thread = error.details().get("threadId").and_then(Value::as_str).map(str::to_owned);
-                let said =
-                    DeliveryError { code: error.code().as_str().to_owned(), message: error.message().to_owned() };
                 if error.code().kind() == ErrorKind::Internal {
                     tracing::error!(trigger = trigger.id, delivery = event.id, %error, "An event could not be carried out.");
                 }
-                Ended { outcome: Outcome::Error, thread, chat: None, error: Some(said) }
+                Ended {
+                    outcome: DeliveryOutcome::Error,
+                    thread: None,
+                    chat: None,
+                    error: Some(DeliveryError::of(&error)),
+                }
             }
         };
         triggers.end(run, &trigger, &event, ended).await
@@ -115,7 +127,7 @@ fn can_pass(error: &Error) -> bool {
 
 impl PgTriggers {
     /// Why an event starts nothing; `None` when it is to.
-    async fn judge(
+    async fn decide(
         &self,
         account: &AccountId,
         trigger: &TriggerRow,
@@ -126,7 +138,7 @@ impl PgTriggers {
         if event.depth >= MOST_DEPTH {
             let message = format!("{MOST_DEPTH} runs followed each other already: the trigger answers to itself.");
             let error = Some(DeliveryError { code: "LOOP".to_owned(), message });
-            return Ok(Some(Ended { outcome: Outcome::Error, thread: None, chat: None, error }));
+            return Ok(Some(Ended { outcome: DeliveryOutcome::Error, thread: None, chat: None, error }));
         }
         if event.is_test {
             return Ok(None);
@@ -136,7 +148,7 @@ impl PgTriggers {
             Err(_) => true,
         };
         if !is_of_type || trigger.filter.as_ref().is_some_and(|filter| !keeps(filter, payload)) {
-            return Ok(ended(Outcome::Filtered));
+            return Ok(ended(DeliveryOutcome::Filtered));
         }
         if event.admitted {
             return Ok(None);
@@ -152,7 +164,7 @@ impl PgTriggers {
         if minutes >= MOST_LIMITED {
             self.pause(account, &trigger.id, "RATE_LIMIT").await?;
         }
-        Ok(ended(Outcome::RateLimited))
+        Ok(ended(DeliveryOutcome::RateLimited))
     }
 
     /// What an event is to say.
@@ -221,7 +233,10 @@ impl PgTriggers {
             };
             let started =
                 self.threads.start(&caller, &Id::named(&trigger.target_id), new, None, false, Some(&once)).await?;
-            return Ok(Started::Thread(started.thread_id));
+            return Ok(match started {
+                ThreadStart::Started(started) => Started::Thread(started.thread_id),
+                ThreadStart::Refused { thread_id, refusal } => Started::Refused(thread_id, refusal),
+            });
         }
         // A message of a chat would be taken, and stay without an answer.
         let payer = Payer {
@@ -274,11 +289,11 @@ impl PgTriggers {
             end_in(conn, run).await?;
             // A trigger comes before its counters and its events, whoever takes them.
             let errors = match ended.outcome {
-                Outcome::Executed => {
+                DeliveryOutcome::Executed => {
                     repository::count_event(conn, &account, event).await?;
                     repository::count_error(conn, &trigger.id, false).await?
                 }
-                Outcome::Error => {
+                DeliveryOutcome::Error => {
                     let data = json!({"triggerId": trigger.id, "eventId": event.event_id, "error": ended.error});
                     let failed = Event {
                         tenant: trigger.tenant_id.as_deref(),

@@ -15,7 +15,7 @@ use serde_json::{Value, value::RawValue};
 use std::sync::LazyLock;
 
 use crate::{
-    model::{Delivery, DeliveryError, DeliveryFilter, NewThreadsState, Outcome, TriggerFilter, TriggerPatch},
+    model::{Delivery, DeliveryError, DeliveryFilter, DeliveryOutcome, NewThreadsState, TriggerFilter, TriggerPatch},
     schema::{trigger_counters, trigger_events, trigger_seen, triggers},
 };
 
@@ -482,7 +482,7 @@ pub(crate) async fn note_try(conn: &mut Conn, event: &str) -> Result<()> {
 
 /// What became of an event.
 pub(crate) struct Ended {
-    pub outcome: Outcome,
+    pub outcome: DeliveryOutcome,
     pub thread: Option<String>,
     pub chat: Option<String>,
     pub error: Option<DeliveryError>,
@@ -490,7 +490,7 @@ pub(crate) struct Ended {
 
 /// Notes what became of an event; one that came to an error may come again.
 pub(crate) async fn end_event(conn: &mut Conn, event: &EventRow, ended: &Ended, now: Timestamp) -> Result<()> {
-    if ended.outcome == Outcome::Error {
+    if ended.outcome == DeliveryOutcome::Error {
         let seen = trigger_seen::table.find((&event.trigger_id, &event.event_id));
         diesel::delete(seen.filter(trigger_seen::delivery_id.eq(&event.id))).execute(conn).await?;
     }

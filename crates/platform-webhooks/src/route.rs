@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp, millis, sha256_hex};
 use platform_db::Conn;
 use platform_egress::Url;
-use platform_events::{EventRow, take_in};
+use platform_events::{EventRow, claim_in};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -56,7 +56,7 @@ impl PgWebhooks {
                 warn!(%error, "Events could not be made deliveries together; each is tried alone.");
                 match self.route_some(1).await {
                     Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
-                        let left = take_in(&mut *self.db.conn().await?, 1).await?;
+                        let left = claim_in(&mut *self.db.conn().await?, 1).await?;
                         let event = left.first().map(|event| event.id.as_str());
                         tracing::error!(event, %error, "An event could not be made deliveries; it is left out.");
                         Ok(left.len())
@@ -72,7 +72,7 @@ impl PgWebhooks {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let routing = conn.transaction::<_, Error, _>(async |conn| {
-            let events = take_in(conn, most).await?;
+            let events = claim_in(conn, most).await?;
             if events.is_empty() {
                 return Ok((0, false));
             }

@@ -3,13 +3,15 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
-use platform_auth::{KeyKind, KeyService, PgAuthService, UserService};
-use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, millis};
+use platform_auth::{KeyService, PgAuthService, Role, UserService};
+use platform_core::{
+    AccountId, Caller, Code, Credential, Error, Id, Origin, OriginUser, Result, Session, Timestamp, millis,
+};
 use platform_http::{Answer, Event, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
     Asking, Change, Changes, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf,
-    Profile, SwitchesPut, ToolSwitches, purge_audit,
+    Profile, SwitchesPut, ToolSwitches, Viewer, purge_audit,
 };
 use platform_toolservers::TOOL_SERVER;
 use platform_vault::Secret;
@@ -24,6 +26,8 @@ use crate::{
 const TAG: &str = "Who is shown what by the MCP endpoint, and who called what";
 const MESSAGE: &str = "message";
 const UPSTREAM: &str = "x-upstream-authorization";
+/// Who asks for nobody: it stands for somebody who would.
+const PREVIEW: &str = "preview";
 
 struct Services {
     gateway: Arc<PgMcpGateway>,
@@ -107,6 +111,10 @@ fn check_origin(services: &Services, request: &Request) -> Result<()> {
     Err(Error::new(Code::FORBIDDEN, message))
 }
 
+fn viewer(request: &Request) -> Result<Viewer> {
+    Ok(Viewer::new(request.caller()?.clone(), request.claims(), Arc::clone(request.access())))
+}
+
 fn asking(request: &Request) -> Result<Asking> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -115,8 +123,7 @@ fn asking(request: &Request) -> Result<Asking> {
         Some((name.to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
     });
     Ok(Asking {
-        caller: request.caller()?.clone(),
-        claims: request.claims().to_vec(),
+        viewer: viewer(request)?,
         profile: request.path.get("profileSlug").cloned(),
         headers: McpHeaders {
             version: text("mcp-protocol-version"),
@@ -135,11 +142,8 @@ fn asking(request: &Request) -> Result<Asking> {
 async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
     request.check_json()?;
-    let may = async |kind, id: &str| {
-        request.check_use(kind, id).await?;
-        request.count_creation().await
-    };
-    replied(services.gateway.answer(asking(&request)?, &request.body, may).await?, &request)
+    let count = async || request.count_creation().await;
+    replied(services.gateway.answer(asking(&request)?, &request.body, count).await?, &request)
 }
 
 async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -259,31 +263,43 @@ async fn audit(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
     let of: PreviewOf = request.query()?;
-    let account = account(&request)?;
-    let is_full = match &of.key_id {
-        // Who names two is told so first.
-        Some(key) if of.user_uid.is_none() && of.tenant_id.is_none() => {
-            let key = services.keys.get_key(request.caller()?, &Id::named(key)).await?;
-            key.kind == KeyKind::Full && key.project_ids.is_none()
+    let (account, profile) = (account(&request)?, of.check()?);
+    let (caller, claims) = match &of {
+        PreviewOf { key_id: Some(key), .. } => {
+            (services.keys.key_caller(request.caller()?, &Id::named(key)).await?, Vec::new())
         }
-        _ => false,
+        PreviewOf { user_uid: Some(user), .. } => by_token(&*services.users, account, user).await?,
+        PreviewOf { tenant_id, subtenant_id, .. } => {
+            let session = Session {
+                id: PREVIEW.to_owned(),
+                tenant_id: tenant_id.clone().unwrap_or_default(),
+                subtenant_id: subtenant_id.clone(),
+                assistants: None,
+            };
+            (caller(account, Credential::Session(session), Origin::default()), Vec::new())
+        }
     };
-    let claims = match &of.user_uid {
-        Some(user) => claims_of(&*services.users, account, user).await?,
-        None => Vec::new(),
-    };
-    Answer::ok(&services.gateway.preview(account, &of, is_full, &claims).await?)
+    let viewer = Viewer::new(caller, &claims, Arc::clone(request.access()));
+    Answer::ok(&services.gateway.preview(&viewer, profile).await?)
 }
 
-/// What each token of a user says, whatever client it is for; of one who is not known here, nothing.
-async fn claims_of(users: &dyn UserService, account: &AccountId, user: &str) -> Result<Vec<(String, String)>> {
+/// Whoever shows the token of a user, and what each of their tokens says, whatever client it is for; of one who is not
+/// known here, nothing.
+async fn by_token(users: &dyn UserService, account: &AccountId, user: &str) -> Result<(Caller, Vec<(String, String)>)> {
     let role = match users.get_user(account, &Id::named(user)).await {
-        Ok(known) => known.role,
-        Err(error) if error.cause().is_none() => return Ok(Vec::new()),
+        Ok(known) => Some(known.role),
+        Err(error) if error.cause().is_none() => None,
         Err(error) => return Err(error),
     };
-    let said = [("cid", account.as_str()), ("sub", user), ("role", role.as_str())];
-    Ok(said.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
+    let behind = OriginUser { id: user.to_owned(), is_admin: role == Some(Role::Admin) };
+    let credential = Credential::Token { user: user.to_owned(), client: PREVIEW.to_owned() };
+    let caller = caller(account, credential, Origin { user: Some(behind), ..Origin::default() });
+    let said = role.map(|role| [("cid", account.as_str()), ("sub", user), ("role", role.as_str())]);
+    Ok((caller, said.into_iter().flatten().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()))
+}
+
+fn caller(account: &AccountId, credential: Credential, origin: Origin) -> Caller {
+    Caller { account: account.clone(), credential, user_uid: PREVIEW.to_owned(), projects: None, origin }
 }
 
 /// Of which profile.
@@ -296,13 +312,13 @@ struct OfProfile {
 
 async fn own(services: Arc<Services>, request: Request) -> Result<Answer> {
     let OfProfile { profile } = request.query()?;
-    Answer::ok(&services.gateway.switches(request.caller()?, request.claims(), profile.as_deref()).await?)
+    Answer::ok(&services.gateway.switches(&viewer(&request)?, profile.as_deref()).await?)
 }
 
 async fn set_own(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (OfProfile { profile }, SwitchesPut { disabled }) = (request.query()?, request.body().await?);
-    let set = services.gateway.set_switches(request.caller()?, request.claims(), profile.as_deref(), disabled);
-    Answer::ok(&set.await?)
+    let viewer = viewer(&request)?;
+    Answer::ok(&services.gateway.set_switches(&viewer, profile.as_deref(), disabled).await?)
 }
 
 mod spec {

@@ -127,7 +127,7 @@ async fn start(services: Arc<Services>, request: Request) -> Result<Answer> {
     let StartQuery { reject_when_busy } = request.query()?;
     let (caller, agent, once) = (request.caller()?, &request.id("agentId"), request.once.as_ref());
     let (new, source, busy) = (request.body().await?, request.api_source(), reject_when_busy == Some(true));
-    Answer::created(&services.threads.start(caller, agent, new, source, busy, once).await?)
+    Answer::created(&services.threads.start(caller, agent, new, source, busy, once).await?.accepted()?)
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {

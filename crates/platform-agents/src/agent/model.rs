@@ -225,13 +225,13 @@ impl AgentSettings {
         limits: &FieldLimits,
     ) -> Result<()> {
         self.check_fields(limits)?;
-        check_evaluation(&self.evaluation()?, catalog).map_err(|error| within("evaluationConfig", error))?;
+        check_evaluation(&self.evaluation()?, catalog).map_err(|error| error.within("evaluationConfig"))?;
         self.sub_agent_config.check()?;
         schedule::check(&mut self.periodic_execution, limits)?;
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
         self.check_parts()?;
         let mut effective = self.effective(base)?;
-        effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))?;
+        effective.check(catalog, limits).map_err(|error| error.within("assistantSpecialization"))?;
         self.keep_as_read(&effective)
     }
 
@@ -270,7 +270,7 @@ impl AgentSettings {
     pub(crate) async fn check_written(&self, children: &ChildPool, account: &AccountId) -> Result<()> {
         let effective = self.effective(None)?;
         let specialized = effective.check_written(children, account).await;
-        specialized.map_err(|error| within("assistantSpecialization", error))?;
+        specialized.map_err(|error| error.within("assistantSpecialization"))?;
         let SubAgentConfig { input_structure, output_structure, .. } = &self.sub_agent_config;
         let schema = |(name, schema): (&str, &'_ Option<Value>)| Some((name.to_owned(), schema.clone()?));
         let named =
@@ -289,7 +289,7 @@ impl AgentSettings {
         let base = base.cloned().unwrap_or_else(|| AssistantSettings::named(&self.name));
         let mut given = self.assistant_specialization.0.clone();
         given.remove("identifier");
-        let mut settings = overlay(&base, given).map_err(|error| within("assistantSpecialization", error))?;
+        let mut settings = overlay(&base, given).map_err(|error| error.within("assistantSpecialization"))?;
         if self.provider.is_some() || self.llm.is_some() {
             settings.provider.clone_from(&self.provider);
             settings.model.clone_from(&self.llm);
@@ -360,21 +360,7 @@ impl AgentSettings {
 
 /// A part of the settings that is kept as it was given.
 fn typed<T: Default + Serialize + serde::de::DeserializeOwned>(path: &str, given: &Object) -> Result<T> {
-    overlay(&T::default(), given.clone()).map_err(|error| within(path, error))
-}
-
-/// An error about a part, as one about the whole.
-fn within(path: &str, error: Error) -> Error {
-    let issues = error.details().get("issues").and_then(Value::as_array).cloned();
-    let Some(issues) = issues else { return error };
-    let inside = |mut issue: Value| {
-        if let Some(Value::String(of)) = issue.get_mut("path") {
-            *of = format!("{path}.{of}");
-        }
-        issue
-    };
-    let issues: Vec<Value> = issues.into_iter().map(inside).collect();
-    Error::new(error.code(), format!("{path}: {}", error.message())).with("issues", issues)
+    overlay(&T::default(), given.clone()).map_err(|error| error.within(path))
 }
 
 fn check_emails(checks: &mut Checks, config: &NotificationConfig) {

@@ -1,5 +1,6 @@
 use diesel::{dsl::sql, prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
+use platform_access::Place;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::{Conn, containing};
 use serde_json::Value;
@@ -149,11 +150,12 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     Ok(agent.select(AgentRow::as_select()).first(&mut conn).await.optional()?)
 }
 
-/// The project of an agent, if it is in one; of a deleted one, too.
-pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Option<String>>> {
+/// Where an agent is, a deleted one, too.
+pub(crate) async fn place(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Place>> {
     let mut conn = conn;
     let agent = agents::table.filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)));
-    Ok(agent.select(agents::project_id).first(&mut conn).await.optional()?)
+    let project = agent.select(agents::project_id).first(&mut conn).await.optional()?;
+    Ok(project.map(|project| Place { project, ..Place::default() }))
 }
 
 /// Those of these that are there.

@@ -29,6 +29,8 @@ use crate::{
 };
 
 /// Bytes of the agents that are remembered at once.
+/// What the bus calls agents that changed.
+pub const AGENT_TOPIC: &str = "agents";
 const MOST_REMEMBERED: u64 = 64 << 20;
 /// Kind of the runs that end all threads of an agent that was deleted.
 pub(crate) const END_ALL: &str = "thread-end-all";
@@ -96,7 +98,7 @@ impl PgAgentService {
         limits: FieldLimits,
     ) -> Arc<Self> {
         let ready =
-            InvalidatedCache::new(bus, "agents", Capacity::Bytes(MOST_REMEMBERED, |ready: &ReadyAgent| ready.bytes));
+            InvalidatedCache::new(bus, AGENT_TOPIC, Capacity::Bytes(MOST_REMEMBERED, |ready: &ReadyAgent| ready.bytes));
         Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 
@@ -269,8 +271,7 @@ impl PgAgentService {
 #[async_trait]
 impl Resources for PgAgentService {
     async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
-        let project = repository::project(self.ports.db.read().await?.get(), account, id).await?;
-        Ok(project.map(|project| Place { project, ..Place::default() }))
+        repository::place(self.ports.db.read().await?.get(), account, id).await
     }
 
     async fn references(&self, account: &AccountId, id: &str) -> Result<References> {

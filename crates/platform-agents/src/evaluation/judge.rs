@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Code, Error, Result};
+use platform_core::{Error, Result};
 use platform_events::{Event, publish_in};
 use platform_jobs::{Run, Work, end_in, is_held_in};
 use platform_runtime::{Answer, Cost, Fault, FaultCode, Operation, SecondaryCall, Usage, ask};
@@ -51,7 +51,7 @@ impl PgEvaluationService {
         let spec = match chosen {
             Ok(spec) => spec,
             Err(error) => {
-                fail(evaluation, &error);
+                fail(evaluation, told(&error));
                 return Ok(Vec::new());
             }
         };
@@ -72,10 +72,10 @@ impl PgEvaluationService {
                     }
                     let message = "The judge's answer is not the JSON that was asked for.";
                     let answered = Fault::of(FaultCode::Protocol, message, &spec.provider);
-                    fail(evaluation, &Error::from(&answered));
+                    fail(evaluation, told_of(&answered));
                 }
                 Err(fault) => {
-                    fail(evaluation, &Error::from(&fault));
+                    fail(evaluation, told_of(&fault));
                     return Ok(answers);
                 }
             }
@@ -84,20 +84,28 @@ impl PgEvaluationService {
     }
 }
 
-/// There is no judgement: why, with the codes of providers (contract 18 §3.7).
-fn fail(evaluation: &mut Evaluation, error: &Error) {
+/// There is no judgement, and why.
+fn fail(evaluation: &mut Evaluation, error: Value) {
     "failed".clone_into(&mut evaluation.status);
-    let code = error.details().get("code").filter(|_| error.code() == Code::UPSTREAM_ERROR);
-    let mut told = json!({"code": error.code().as_str(), "message": error.message()});
-    if let Some(code) = code {
-        told["code"] = code.clone();
+    evaluation.error = Some(error);
+}
+
+fn told(error: &Error) -> Value {
+    json!({"code": error.code().as_str(), "message": error.message()})
+}
+
+/// What a provider did wrong, with the codes of contract 18 §3.7.
+fn told_of(fault: &Fault) -> Value {
+    let error = Error::from(fault);
+    if fault.refusal.is_some() {
+        return told(&error);
     }
-    for field in ["provider", "status"] {
-        if let Some(value) = error.details().get(field) {
-            told[field] = value.clone();
-        }
+    let code = if fault.code == FaultCode::Timeout { error.code().as_str() } else { fault.code.as_str() };
+    let mut told = json!({"code": code, "message": fault.message, "provider": fault.provider});
+    if let Some(status) = fault.status {
+        told["status"] = status.into();
     }
-    evaluation.error = Some(told);
+    told
 }
 
 fn complete(evaluation: &mut Evaluation, criteria: BTreeMap<String, CriterionScore>, feedback: String) {
@@ -147,7 +155,7 @@ impl Work for PgEvaluationService {
         };
         let answers = if run.attempt > threads.config.max_attempts {
             let message = "The worker of this evaluation was lost too often.";
-            fail(&mut evaluation, &Error::new(Code::UPSTREAM_ERROR, message).with("code", "WORKER_LOST"));
+            fail(&mut evaluation, json!({"code": "WORKER_LOST", "message": message}));
             Vec::new()
         } else {
             self.judge(&record, &mut evaluation, &task).await?

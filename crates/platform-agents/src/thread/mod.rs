@@ -36,7 +36,7 @@ pub use change::request::{
 pub use change::state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
 pub use model::{
     EmptyContentRetries, ParentLink, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread,
-    ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadResult, ThreadView,
+    ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadResult, ThreadStart, ThreadView,
 };
 pub use read::picture::picture;
 pub(crate) use record::Record;

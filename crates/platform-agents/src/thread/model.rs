@@ -1,6 +1,6 @@
 use platform_conversation::{ChatMessage, Compaction, StoredJson, TokenUsage};
-use platform_core::{Id, Object, Timestamp};
-use platform_runtime::ToolCall;
+use platform_core::{Error, Id, Object, Result, Timestamp};
+use platform_runtime::{Refusal, ToolCall};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -297,6 +297,30 @@ pub struct StartedThread {
     pub created_at: String,
     /// Made at.
     pub creation_timestamp_ms: Timestamp,
+}
+
+/// What came of starting a thread.
+#[derive(Debug, Clone)]
+pub enum ThreadStart {
+    /// It was accepted.
+    Started(StartedThread),
+    /// A quota has no room for it: the thread is there, and has failed.
+    Refused {
+        /// Id of the thread.
+        thread_id: String,
+        /// Which quota.
+        refusal: Refusal,
+    },
+}
+
+impl ThreadStart {
+    /// The thread that was accepted, else the refusal, with the thread's id as `threadId`.
+    pub fn accepted(self) -> Result<StartedThread> {
+        match self {
+            Self::Started(started) => Ok(started),
+            Self::Refused { thread_id, refusal } => Err(Error::from(&refusal).with("threadId", thread_id)),
+        }
+    }
 }
 
 /// Calls that still wait for their results.

@@ -25,7 +25,7 @@ use super::{
     change::timer::Timers,
     facts::Pause,
     live_key,
-    model::{StartedThread, Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadView},
+    model::{Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadStart, ThreadView},
     not_found,
     read::list::{self, Conditions, queue_places},
     read::source::ThreadSource,
@@ -55,7 +55,7 @@ pub trait ThreadService: Send + Sync {
         api_source: Option<String>,
         reject_when_busy: bool,
         once: Option<&Idempotency>,
-    ) -> Result<StartedThread>;
+    ) -> Result<ThreadStart>;
     /// Threads that the filter keeps; `names`: of the query, in the order they were given.
     async fn list(&self, account: &AccountId, filter: ThreadFilter, names: &[String], page: Page)
     -> Result<ThreadList>;
@@ -298,7 +298,7 @@ impl ThreadService for PgThreadService {
         api_source: Option<String>,
         reject_when_busy: bool,
         once: Option<&Idempotency>,
-    ) -> Result<StartedThread> {
+    ) -> Result<ThreadStart> {
         self.threads.start(caller, agent, new, api_source, reject_when_busy, once).await
     }
 

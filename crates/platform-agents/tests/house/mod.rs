@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use platform_agents::{
     Agent, AgentService, NewThread, PgAgentService, PgSubAgents, PgThreadService, Thread, ThreadConfig, ThreadService,
-    ThreadState, ThreadView,
+    ThreadStart, ThreadState, ThreadView,
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, AssistantTemplates, FileFetcher, Ports};
@@ -130,7 +130,8 @@ impl House {
     }
 
     pub async fn start(&self, agent: &Agent, new: NewThread) -> Result<String> {
-        self.threads.start(&self.caller, &Id::named(&agent.id), new, None, false, None).await.map(|started| started.id)
+        let started = self.threads.start(&self.caller, &Id::named(&agent.id), new, None, false, None).await;
+        started.and_then(ThreadStart::accepted).map(|started| started.id)
     }
 
     pub async fn thread(&self, id: &str) -> Thread {

@@ -1,11 +1,14 @@
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Page, Result, Timestamp};
+use platform_core::{AccountId, Caller, Credential, Error, Origin, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
 use super::model::{ApiKey, Endpoint, IdentityMode, KeyKind, NewApiKey, Preset};
-use crate::schema::{api_key_old_values, api_keys};
+use crate::{
+    schema::{api_key_old_values, api_keys},
+    service::stored_account,
+};
 
 /// An old value past its grace is known so long: it is told that it has ended.
 const KEEP_MS: i64 = 7 * 86_400_000;
@@ -64,6 +67,18 @@ impl KeyRow {
         Ok(())
     }
 
+    /// Whoever shows it.
+    pub fn into_caller(self, origin: Origin) -> Result<Caller> {
+        let is_restricted = self.settings()?.rules().is_restricted();
+        Ok(Caller {
+            account: stored_account(&self.account_id)?,
+            origin,
+            user_uid: format!("apikey:{}", self.id),
+            credential: if is_restricted { Credential::RestrictedKey(self.id) } else { Credential::FullKey(self.id) },
+            projects: self.project_ids,
+        })
+    }
+
     pub fn into_key(self) -> Result<ApiKey> {
         let settings = self.settings()?;
         Ok(ApiKey {
@@ -113,13 +128,23 @@ pub(crate) async fn key_by_digest(conn: &mut &Conn, digest: &str) -> Result<Opti
     Ok(old.map(|(key, until)| (key, Some(until))))
 }
 
-/// Until when a value of a key works; `None` = it does no longer, `Some(None)` = as long as the key.
-pub(crate) async fn value_until(conn: &mut &Conn, key: &KeyRow, digest: &str) -> Result<Option<Option<i64>>> {
+/// How long a value of a key works.
+pub(crate) enum Works {
+    /// As long as the key.
+    WithKey,
+    /// Until then: it was rotated out.
+    Until(i64),
+    /// It does no longer.
+    NoLonger,
+}
+
+/// How long a value of a key works.
+pub(crate) async fn value_works(conn: &mut &Conn, key: &KeyRow, digest: &str) -> Result<Works> {
     if key.digest == digest {
-        return Ok(Some(None));
+        return Ok(Works::WithKey);
     }
     let old = api_key_old_values::table.find(digest).select(api_key_old_values::until_ms);
-    Ok(old.first(conn).await.optional()?.map(Some))
+    Ok(old.first(conn).await.optional()?.map_or(Works::NoLonger, Works::Until))
 }
 
 /// How many old values of a key still work.

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Credential, Error, Id, Object, Origin, Page, Result, Timestamp, overlay};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     PgAuthService, code,
+    service::stands,
     session::{end_of_value, revoke_of_key},
 };
 
@@ -27,6 +28,8 @@ pub trait KeyService: Send + Sync {
     async fn list_keys(&self, caller: &Caller, page: Page) -> Result<ApiKeyPage>;
     /// One key.
     async fn get_key(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<ApiKey>;
+    /// Whoever shows a key.
+    async fn key_caller(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<Caller>;
     /// Changes the given fields.
     async fn update_key(&self, caller: &Caller, id: &Id<ApiKey>, patch: Object) -> Result<ApiKey>;
     /// Takes a key away, and its sessions with it; not the last full one without an end.
@@ -118,6 +121,14 @@ impl KeyService for PgAuthService {
         let row = row.ok_or_else(|| not_found(id))?;
         refuse_other_projects(caller, &row.settings()?)?;
         row.into_key()
+    }
+
+    async fn key_caller(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<Caller> {
+        let mut conn = self.db.conn().await?;
+        let row = repository::key(&mut conn, &caller.account, id).await?.ok_or_else(|| not_found(id))?;
+        refuse_other_projects(caller, &row.settings()?)?;
+        let (user, _) = stands(&conn, &row).await?;
+        row.into_caller(Origin { user, ..Origin::default() })
     }
 
     async fn update_key(&self, caller: &Caller, id: &Id<ApiKey>, patch: Object) -> Result<ApiKey> {

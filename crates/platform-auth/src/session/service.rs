@@ -164,13 +164,14 @@ impl Follows {
             return Ok(Self { user, ends: None, has_fallen });
         }
         let Some(key) = key else { return Ok(Self { user: None, ends: None, has_fallen: true }) };
-        let value = match &session.key_digest {
-            Some(digest) => keys::value_until(&mut &*conn, key, digest).await?,
-            None => Some(None),
+        let works = match &session.key_digest {
+            Some(digest) => keys::value_works(&mut &*conn, key, digest).await?,
+            None => keys::Works::WithKey,
         };
         let (user, key_has_fallen) = stands(conn, key).await?;
-        let ends = [key.expires_at_ms, value.flatten()].into_iter().flatten().min();
-        Ok(Self { user, ends, has_fallen: key.disabled || key_has_fallen || value.is_none() })
+        let has_fallen = key.disabled || key_has_fallen || matches!(works, keys::Works::NoLonger);
+        let until = if let keys::Works::Until(until) = works { Some(until) } else { None };
+        Ok(Self { user, ends: [key.expires_at_ms, until].into_iter().flatten().min(), has_fallen })
     }
 }
 

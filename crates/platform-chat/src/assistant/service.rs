@@ -24,6 +24,8 @@ use super::{
 use crate::{chat, code, turn};
 
 /// Bytes of the assistants that are remembered at once.
+/// What the bus calls assistants that changed.
+pub const ASSISTANT_TOPIC: &str = "assistants";
 const MOST_REMEMBERED: u64 = 64 << 20;
 
 /// Assistants of an account.
@@ -79,7 +81,7 @@ impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
         let known =
-            InvalidatedCache::new(bus, "assistants", Capacity::Bytes(MOST_REMEMBERED, |known: &Known| known.bytes));
+            InvalidatedCache::new(bus, ASSISTANT_TOPIC, Capacity::Bytes(MOST_REMEMBERED, |known: &Known| known.bytes));
         let built_in = Arc::new(Assistant::built_in());
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }

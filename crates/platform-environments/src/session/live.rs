@@ -35,13 +35,13 @@ pub(crate) struct Machines {
     most: usize,
     live: Mutex<HashMap<String, Arc<Live>>>,
     /// The machines that there are or will be.
-    places: Arc<Mutex<Places>>,
+    places: Arc<Mutex<Slots>>,
     /// The process ends: what others left is for others.
     pub closing: AtomicBool,
 }
 
 #[derive(Default)]
-struct Places {
+struct Slots {
     /// How many each account has.
     of: HashMap<AccountId, usize>,
     /// Sessions of this process: what is none of these has no machine.
@@ -49,13 +49,13 @@ struct Places {
 }
 
 /// Room for the machine of a session.
-pub(crate) struct Place {
-    of: Arc<Mutex<Places>>,
+pub(crate) struct MachineSlot {
+    of: Arc<Mutex<Slots>>,
     account: AccountId,
     session: String,
 }
 
-impl Drop for Place {
+impl Drop for MachineSlot {
     fn drop(&mut self) {
         let mut places = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         places.sessions.remove(&self.session);
@@ -76,7 +76,7 @@ impl Machines {
     }
 
     /// Room for one more; an account leaves a quarter of it to others.
-    pub fn reserve(&self, account: &AccountId, session: &str) -> Option<Place> {
+    pub fn reserve(&self, account: &AccountId, session: &str) -> Option<MachineSlot> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, own) = (places.of.values().sum::<usize>(), places.of.get(account).copied().unwrap_or(0));
         let share = (self.most * 3).div_ceil(4);
@@ -85,15 +85,15 @@ impl Machines {
     }
 
     /// A place for one that is there already, however many there are: its disk, of which nothing runs any more.
-    pub fn place(&self, account: &AccountId, session: &str) -> Place {
+    pub fn place(&self, account: &AccountId, session: &str) -> MachineSlot {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         self.placed(&mut places, account, session)
     }
 
-    fn placed(&self, places: &mut Places, account: &AccountId, session: &str) -> Place {
+    fn placed(&self, places: &mut Slots, account: &AccountId, session: &str) -> MachineSlot {
         *places.of.entry(account.clone()).or_default() += 1;
         places.sessions.insert(session.to_owned());
-        Place { of: Arc::clone(&self.places), account: account.clone(), session: session.to_owned() }
+        MachineSlot { of: Arc::clone(&self.places), account: account.clone(), session: session.to_owned() }
     }
 
     /// Sessions whose machine is here, or is being made or ended here.
@@ -139,7 +139,7 @@ pub(crate) struct Live {
     pub ending: AtomicBool,
     /// Its disk is being measured.
     pub measuring: AtomicBool,
-    _place: Place,
+    _place: MachineSlot,
 }
 
 /// What changes of it.
@@ -166,7 +166,7 @@ impl Live {
         config: SandboxConfig,
         machine: Arc<dyn Machine>,
         variables: Variables,
-        place: Place,
+        place: MachineSlot,
     ) -> Arc<Self> {
         let started = Timestamp(session.started_ms);
         let state = LiveState {

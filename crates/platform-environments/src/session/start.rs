@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     exec::{Line, channel, run},
-    live::{HOME, Live, Place, failed},
+    live::{HOME, Live, MachineSlot, failed},
     model::{StartSandbox, StartedSandbox},
     repository::{self, SessionChange, SessionRow},
 };
@@ -219,7 +219,7 @@ impl PgEnvironments {
         self: Arc<Self>,
         session: SessionRow,
         settings: EnvironmentSettings,
-        place: Place,
+        place: MachineSlot,
     ) -> Result<(StartedSandbox, Arc<Live>)> {
         let account = session.account();
         let made = match timeout(MAKING, self.machine_of(&session, &settings.sandbox_config)).await {

@@ -7,6 +7,7 @@ use diesel::{
     sql_types::{Array, BigInt, Bool, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
+use platform_access::Place;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::{Conn, containing};
 use serde_json::Value;
@@ -100,10 +101,11 @@ pub(crate) async fn names(conn: &Conn, account: &AccountId, ids: &[String]) -> R
     Ok(names.await?.into_iter().collect())
 }
 
-/// In which project a document is.
-pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Option<String>>> {
+/// Where a document is.
+pub(crate) async fn place(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Place>> {
     let mut conn = conn;
-    Ok(by_id(account.as_str(), id).select(documents::project_id).first(&mut conn).await.optional()?)
+    let project = by_id(account.as_str(), id).select(documents::project_id).first(&mut conn).await.optional()?;
+    Ok(project.map(|project| Place { project, ..Place::default() }))
 }
 
 /// The project of the document that a file is kept for.

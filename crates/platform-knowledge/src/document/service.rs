@@ -210,8 +210,7 @@ impl PgKnowledge {
 #[async_trait]
 impl Resources for PgKnowledge {
     async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
-        let project = repository::project(self.db.read().await?.get(), account, id).await?;
-        Ok(project.map(|project| Place { project, ..Place::default() }))
+        repository::place(self.db.read().await?.get(), account, id).await
     }
 }
 

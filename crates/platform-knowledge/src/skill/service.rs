@@ -80,11 +80,11 @@ pub struct SkillResources(pub Arc<PgKnowledge>);
 impl Resources for SkillResources {
     async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
         let conn = self.0.db.read().await?;
-        let project = match documents::project(conn.get(), account, id).await? {
-            Some(project) => Some(project),
-            None => folders::find(conn.get(), account, id).await?.map(|folder| folder.project_id),
-        };
-        Ok(project.map(|project| Place { project, ..Place::default() }))
+        if let Some(place) = documents::place(conn.get(), account, id).await? {
+            return Ok(Some(place));
+        }
+        let folder = folders::find(conn.get(), account, id).await?;
+        Ok(folder.map(|folder| Place { project: folder.project_id, ..Place::default() }))
     }
 }
 impl PgKnowledge {

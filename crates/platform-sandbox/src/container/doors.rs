@@ -17,7 +17,7 @@ use rustix::{
 
 use crate::{
     backend::SandboxError,
-    process::{Order, Report, receive, send},
+    process::{Instruction, Report, receive, send},
 };
 
 /// Longest opening.
@@ -34,7 +34,7 @@ pub(super) async fn open(
 ) -> Result<Vec<OwnedFd>, SandboxError> {
     let (argument, container) = (argument.to_owned(), container.to_owned());
     let opening = run_blocking(move || {
-        let order = Order::Join { listen, names };
+        let order = Instruction::Join { listen, names };
         join(&argument, &container, process, &order).map_err(platform_core::Error::internal)
     });
     opening.await.map_err(|error| {
@@ -46,7 +46,7 @@ pub(super) async fn open(
     })
 }
 
-fn join(argument: &str, container: &str, process: i64, order: &Order) -> io::Result<Vec<OwnedFd>> {
+fn join(argument: &str, container: &str, process: i64, order: &Instruction) -> io::Result<Vec<OwnedFd>> {
     let elsewhere = || io::Error::other("its first process is not on this host");
     let dir = File::open(format!("/proc/{process}")).map_err(|_| elsewhere())?;
     // Beneath a directory that is open, nothing is ever of another process that has the number since.

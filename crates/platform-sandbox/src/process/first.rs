@@ -20,7 +20,7 @@ use rustix::{
 
 use super::{
     USER,
-    packet::{Order, Program, Report, Setup, receive, send},
+    packet::{Instruction, Program, Report, Setup, receive, send},
 };
 
 /// How often memory is looked at, where no control group bounds it.
@@ -49,7 +49,7 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
     }
     while let Some((order, files)) = receive(stdin())? {
         match order {
-            Order::Start(id) => {
+            Instruction::Start(id) => {
                 // Whoever waits for it must know it before it can end.
                 let mut running = commands.running();
                 match start(files, setup.single_user) {
@@ -60,7 +60,7 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
                     Err(error) => send(stdin(), &Report::NotStarted { id, reason: error.to_string() }, &[])?,
                 }
             }
-            Order::Kill(id) => {
+            Instruction::Kill(id) => {
                 let running = commands.running();
                 let process =
                     running.iter().find(|(_, of)| **of == id).and_then(|(process, _)| Pid::from_raw(*process));
@@ -68,7 +68,7 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
                     let _ = kill_process_group(process, Signal::KILL);
                 }
             }
-            Order::Setup(_) | Order::Join { .. } | Order::Mapped => {}
+            Instruction::Setup(_) | Instruction::Join { .. } | Instruction::Mapped => {}
         }
     }
     Ok(())

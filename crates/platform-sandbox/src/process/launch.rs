@@ -39,7 +39,7 @@ use rustix::{
 
 use super::{
     USER, first,
-    packet::{Order, Report, Setup, receive, send},
+    packet::{Instruction, Report, Setup, receive, send},
     syscalls,
 };
 
@@ -95,7 +95,7 @@ pub fn serve_machine(stage: &str) -> io::Result<()> {
 
 fn setup() -> io::Result<Setup> {
     match receive(stdin())? {
-        Some((Order::Setup(setup), _)) => Ok(setup),
+        Some((Instruction::Setup(setup), _)) => Ok(setup),
         _ => Err(io::Error::other("the platform has gone")),
     }
 }
@@ -113,7 +113,7 @@ fn outer() -> io::Result<()> {
     #[expect(deprecated, reason = "what is unsafe about it is FILES alone")]
     rustix::thread::unshare(namespaces).map_err(|error| said("this host lets us make no namespaces", error))?;
     send(stdin(), &Report::Unshared, &[])?;
-    let Some((Order::Mapped, _)) = receive::<Order>(stdin())? else {
+    let Some((Instruction::Mapped, _)) = receive::<Instruction>(stdin())? else {
         return Err(io::Error::other("the platform has gone"));
     };
     if !setup.single_user {
@@ -133,7 +133,7 @@ fn outer() -> io::Result<()> {
 
 /// Listens in the network of a machine that somebody else has made.
 fn join() -> io::Result<()> {
-    let Some((Order::Join { listen, names }, files)) = receive(stdin())? else {
+    let Some((Instruction::Join { listen, names }, files)) = receive(stdin())? else {
         return Err(io::Error::other("the platform has gone"));
     };
     let [users, network] =

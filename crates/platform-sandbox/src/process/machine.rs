@@ -34,7 +34,7 @@ use super::{
     MOST_PROCESSES, ProcessBackend, USER,
     control_group::ControlGroup,
     disk::{self, MachineDir},
-    packet::{Order, Program, Report, Setup, receive, send},
+    packet::{Instruction, Program, Report, Setup, receive, send},
 };
 use crate::{
     backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
@@ -147,7 +147,7 @@ pub(super) fn first_user_of(user: u32) -> Option<u32> {
 /// Leads a process through becoming a machine; the sockets on which it listens for us.
 fn make(control: &OwnedFd, process: u32, first_user: Option<u32>, setup: &Setup) -> io::Result<Vec<OwnedFd>> {
     sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, Some(MAKING))?;
-    send(control, &Order::Setup(setup.clone()), &[])?;
+    send(control, &Instruction::Setup(setup.clone()), &[])?;
     report(control)?;
     let map = |file: &str, map: &str| fs::write(format!("/proc/{process}/{file}"), map);
     match first_user {
@@ -162,9 +162,9 @@ fn make(control: &OwnedFd, process: u32, first_user: Option<u32>, setup: &Setup)
             map("gid_map", &format!("0 {} 1", rustix::process::getegid().as_raw()))?;
         }
     }
-    send(control, &Order::Mapped, &[])?;
+    send(control, &Instruction::Mapped, &[])?;
     let doors = report(control)?;
-    send(control, &Order::Setup(setup.clone()), &[])?;
+    send(control, &Instruction::Setup(setup.clone()), &[])?;
     report(control)?;
     sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, None)?;
     Ok(doors)
@@ -253,7 +253,7 @@ impl Machine for ProcessMachine {
         let (ends, exit) = oneshot::channel();
         self.waiting.of().insert(id, ends);
         let files = [program.as_fd(), stdin.as_fd(), out.as_fd(), err.as_fd()];
-        if send(&*self.control, &Order::Start(id), &files).is_err() {
+        if send(&*self.control, &Instruction::Start(id), &files).is_err() {
             self.waiting.of().remove(&id);
             return Err(SandboxError::Ended);
         }
@@ -263,7 +263,7 @@ impl Machine for ProcessMachine {
             stderr: Box::new(pipe::Receiver::from_owned_fd(stderr.into())?),
             exit: async move { exit.await.unwrap_or(Err(SandboxError::Ended)) }.boxed(),
             kill: Arc::new(move || {
-                let _ = send(&*control, &Order::Kill(id), &[]);
+                let _ = send(&*control, &Instruction::Kill(id), &[]);
             }),
         })
     }

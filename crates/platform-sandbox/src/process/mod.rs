@@ -27,7 +27,7 @@ use disk::MachineDir;
 pub(crate) use launch::MOST_FILES;
 pub use launch::serve_machine;
 use left::LeftMachine;
-pub(crate) use packet::{Order, Report, receive, send};
+pub(crate) use packet::{Instruction, Report, receive, send};
 
 use crate::{
     backend::{Command, Disk, Isolation, Machine, MachineSpec, Network, SandboxBackend, SandboxError},

@@ -40,7 +40,7 @@ pub(crate) struct Setup {
 
 /// To a machine.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Order {
+pub(crate) enum Instruction {
     /// Be made so.
     Setup(Setup),
     /// Listen in the network of a machine that somebody else has made: its users and its network are the two files.

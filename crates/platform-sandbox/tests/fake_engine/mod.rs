@@ -257,9 +257,9 @@ async fn frames(
 
 /// Bytes that are written here are kept.
 #[derive(Clone, Default)]
-pub struct Kept(pub Arc<Mutex<Vec<u8>>>);
+pub struct Captured(pub Arc<Mutex<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().expect("lock").extend_from_slice(bytes);
         Ok(bytes.len())
@@ -271,7 +271,7 @@ impl Write for Kept {
 }
 
 async fn archive_of(machine: &dyn Machine, dir: &str) -> Vec<u8> {
-    let kept = Kept::default();
+    let kept = Captured::default();
     machine.save(Box::new(kept.clone())).await.expect("it is saved");
     let bytes = kept.0.lock().expect("lock").clone();
     let mut part = tar::Builder::new(Vec::new());

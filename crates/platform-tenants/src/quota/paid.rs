@@ -71,20 +71,20 @@ impl Model for Paid {
         let bytes: usize = texts.iter().map(String::len).sum();
         let asked = Usage { input_tokens: bytes.div_ceil(4) as u64, ..Usage::default() };
         let took = |embedding: &Embedding| (embedding.usage, embedding.cost.total_cost);
-        self.beside(&model, (asked, Money::ZERO), self.model.embed(texts), took).await
+        self.secondary(&model, (asked, Money::ZERO), self.model.embed(texts), took).await
     }
 
     async fn transcribe(&self, audio: &Audio) -> std::result::Result<Transcription, Fault> {
         let Some(model) = self.model.catalog().transcriber() else { return self.model.transcribe(audio).await };
         let took = |heard: &Transcription| (heard.usage, heard.cost.total_cost);
         let asked = self.model.catalog().transcription_cost(audio.duration.unwrap_or_default());
-        self.beside(&model, (Usage::default(), asked), self.model.transcribe(audio), took).await
+        self.secondary(&model, (Usage::default(), asked), self.model.transcribe(audio), took).await
     }
 }
 
 impl Paid {
     /// Makes a call that is none of a turn; `asked`: what it takes when it is broken off.
-    async fn beside<T>(
+    async fn secondary<T>(
         &self,
         model: &ModelSpec,
         asked: (Usage, Money),

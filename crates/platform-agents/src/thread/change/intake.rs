@@ -21,7 +21,7 @@ use crate::thread::{
     change::request::{NewThread, ThreadMessage},
     change::state::{Cause, Source, ThreadState},
     facts::{Facts, Parent, Pause, Unfetched},
-    model::{StartedThread, ThreadId},
+    model::{StartedThread, ThreadId, ThreadStart},
     record::{Actor, NewRecord, Record, key},
     repository,
 };
@@ -100,7 +100,7 @@ impl Threads {
         api_source: Option<String>,
         reject_when_busy: bool,
         once: Option<&Idempotency>,
-    ) -> Result<StartedThread> {
+    ) -> Result<ThreadStart> {
         let begins_paused = new.check(&self.config.limits)?;
         let account = &caller.account;
         let agent = self.agents.live(account, agent_id).await?;
@@ -190,10 +190,10 @@ impl Threads {
                 .await?
             };
             threads.tell(&told).await?;
-            match &refusal {
-                Some(refusal) => Err(Error::from(refusal).with("threadId", record.id())),
-                None => Ok(started(state)),
-            }
+            Ok(match refusal {
+                Some(refusal) => ThreadStart::Refused { thread_id: record.id().to_owned(), refusal },
+                None => ThreadStart::Started(started(state)),
+            })
         });
         started.await
     }
