@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::{key, session},
+    projects::enlist,
     support::{PROGRAM, UNBOUNDED, other_account, text, tool, user},
 };
 
@@ -52,12 +53,17 @@ pub async fn rpc(app: &TestApp, token: &str, path: &str, method: &str, params: V
 }
 
 /// Sends a message of the newer one.
-pub async fn modern(app: &TestApp, path: &str, method: &str, mut params: Value, can: Value) -> Reply {
+pub async fn modern(app: &TestApp, path: &str, method: &str, params: Value, can: Value) -> Reply {
+    modern_of(app, app.key(), path, method, params, can).await
+}
+
+/// The same by whoever has a token.
+async fn modern_of(app: &TestApp, token: &str, path: &str, method: &str, mut params: Value, can: Value) -> Reply {
     params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": can});
     let mut request = app
         .anonymous(Method::POST, &format!("/v1/mcp{path}"))
-        .bearer_auth(app.key())
+        .bearer_auth(token)
         .header("MCP-Protocol-Version", MODERN)
         .header("Mcp-Method", method);
     if let Some(name) = params["name"].as_str() {
@@ -482,8 +488,8 @@ async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments()
             "toolDefinitions": [dangerous]}),
         )
         .await;
-    profile(&app, json!({"name": "default", "auditPayloads": true, "servers": [{"toolServerId": made.body["_id"]}]}))
-        .await;
+    let servers = json!([{"toolServerId": made.body["_id"]}]);
+    profile(&app, json!({"name": "default", "visibility": "account", "auditPayloads": true, "servers": servers})).await;
     assert_eq!(wrong(&called(&app, app.key(), "", "s__wipe", json!({"disk": "a"})).await), "APPROVAL_REQUIRED");
     assert_eq!(app.get("/mcp-gateway/audit?outcome=fine").await.error(), "VALIDATION_ERROR");
     let denied = app.get("/mcp-gateway/audit?outcome=denied").await.body;
@@ -517,6 +523,20 @@ async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments()
     assert!([one, other].contains(&json!("input_required")) && http.recorded().len() == 1, "one call is made");
     let calls = app.get("/mcp-gateway/audit?outcome=ok").await.body;
     assert_eq!(calls["items"][0]["arguments"], json!({"disk": "a"}), "{calls}");
+    // Whoever only reads the project of a tool decides nothing there.
+    let project = json!({"name": "Open", "identifier": "open", "visibility": "public"});
+    let project = text(&app.post("/projects", project).await.body["_id"]);
+    let moved = app.patch(&format!("/tool-servers/{}", text(&made.body["_id"])), json!({"projectId": project})).await;
+    assert_eq!(moved.status, StatusCode::OK, "{}", moved.body);
+    for (name, role, asked) in [("vic", "viewer", false), ("ed", "editor", true)] {
+        let (id, token) = user(&app, name, "member").await;
+        assert!(enlist(&app, &project, &id, role).await.status.is_success());
+        let (bare, can) =
+            (json!({"name": "s__wipe", "arguments": {"disk": "c"}}), json!({"elicitation": {"form": {}}}));
+        let reply = modern_of(&app, &token, "", "tools/call", bare, can).await;
+        assert_eq!(reply.body["result"]["resultType"] == "input_required", asked, "{name}: {}", reply.body);
+        assert!(asked || wrong(&reply) == "APPROVAL_REQUIRED", "{}", reply.body);
+    }
 }
 
 #[tokio::test]

@@ -625,3 +625,38 @@ async fn what_a_model_remembers_is_stored_once_or_not_at_all_whenever_it_is_kill
     }
     println!("{} kills, {stored} of them between what is stored and what is noted", 4 * factor(10));
 }
+
+#[tokio::test]
+async fn what_is_remembered_for_an_assistant_goes_with_it_whenever_it_is_killed() {
+    let db = TestDb::new().await;
+    let mut app = TestApp::start(PROGRAM, &db, &[]);
+    assistant(&app, "m", json!({})).await;
+    let made = app.post("/memory/assistants/m/core?tenantId=acme", json!({"content": "A fact"})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    // Whoever deletes it waits for a bucket that somebody else holds, and is killed.
+    let mut conn = db.connect().conn().await.expect("a connection");
+    conn.batch_execute("BEGIN; SELECT 1 FROM memory_buckets FOR UPDATE").await.expect("held");
+    let deleting = app.delete("/assistants/m");
+    let is_deleted = eventually("the assistant is deleted", async || {
+        (app.get("/assistants/m").await.status == StatusCode::NOT_FOUND).then_some(())
+    });
+    tokio::select! {
+        reply = deleting => panic!("it was answered: {}", reply.body),
+        () = is_deleted => {}
+    }
+    app.crash();
+    // What a process asked last is done although it is gone.
+    let waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    db.run(&format!("SELECT pg_terminate_backend(pid) {waiting}")).await;
+    eventually("nobody waits", async || {
+        (db.number(&format!("SELECT count(*) AS n {waiting}")).await == 0).then_some(())
+    })
+    .await;
+    conn.batch_execute("ROLLBACK").await.expect("let go");
+    assert_eq!(db.number("SELECT count(*) AS n FROM memory_entries").await, 1);
+    db.run("UPDATE runs SET due = now() WHERE kind = 'assistant-deleted'").await;
+    eventually("nothing is remembered", async || {
+        (db.number("SELECT count(*) AS n FROM memory_entries").await == 0).then_some(())
+    })
+    .await;
+}

@@ -13,11 +13,11 @@ use platform_core::{Error, Page};
 use serde::Serialize;
 
 use crate::{
-    app::App,
     bootstrap::{FIRST_USER, find_account, first_user, log_in_address, operator},
     children,
     config::{self, Config},
     connectors::{self, Connectors},
+    running::Running,
     sandboxes, serve,
     telemetry::Telemetry,
 };
@@ -181,8 +181,8 @@ fn run(command: Command) -> Result<()> {
             Command::Serve | Command::Settings | Command::Child | Command::Sandbox { .. } | Command::Connectors(_) => {
                 Box::pin(serve::run(config)).await
             }
-            Command::Openapi => write_out(&format!("{}\n", App::document(&config).await?)),
-            Command::Migrate => App::migrate(&config).await,
+            Command::Openapi => write_out(&format!("{}\n", Running::document(&config).await?)),
+            Command::Migrate => Running::migrate(&config).await,
             Command::Accounts(command) => accounts(&config, command).await,
             Command::Keys(command) => keys(&config, command).await,
             Command::Users(command) => users(&config, command).await,
@@ -193,7 +193,7 @@ fn run(command: Command) -> Result<()> {
 }
 
 async fn accounts(config: &Config, command: Accounts) -> Result<()> {
-    App::with_auth(config, async |auth| match command {
+    Running::with_auth(config, async |auth| match command {
         Accounts::Create { name } => {
             print(&auth.create_account(&name).await?)?;
             Ok(())
@@ -207,7 +207,7 @@ async fn accounts(config: &Config, command: Accounts) -> Result<()> {
 }
 
 async fn keys(config: &Config, command: Keys) -> Result<()> {
-    App::with_auth(config, async |auth| match command {
+    Running::with_auth(config, async |auth| match command {
         Keys::Create { account, name, kind: _ } => {
             let caller = operator(find_account(&*auth, &account).await?);
             print(&auth.create_key(&caller, NewApiKey { name, ..NewApiKey::default() }, None).await?)?;
@@ -237,7 +237,7 @@ async fn users(config: &Config, command: Users) -> Result<()> {
                 println!("{}", log_in_address(config, config.addr, &auth.log_in_link(&account, &email).await?));
                 Ok(())
             };
-            return App::with_auth(config, link).await;
+            return Running::with_auth(config, link).await;
         }
     };
     // Not an argument: those are shown to everybody on the machine.
@@ -247,7 +247,7 @@ async fn users(config: &Config, command: Users) -> Result<()> {
     let role = if role == "admin" { Role::Admin } else { Role::Member };
     let password = Some(password.trim_end_matches(['\r', '\n']).to_owned());
     let new = NewUser { email, password, name, role, disabled: false };
-    App::with_auth(config, async |auth| {
+    Running::with_auth(config, async |auth| {
         let account = find_account(&*auth, &account).await?;
         print(&auth.create_user(&account, new, None).await?)?;
         Ok(())

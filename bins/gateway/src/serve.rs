@@ -12,10 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::{
-    app::App,
     bootstrap::{First, bootstrap},
     config::Config,
     metrics,
+    running::Running,
 };
 
 /// Files that are not connections of clients: of the database, to models and tools, and on the disk.
@@ -36,7 +36,7 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
     let (files_before, files) = open_files();
     config.http.connections = files.saturating_sub(OTHER_FILES.min(files / 2));
     let mut end = EndSignals::listen()?;
-    let mut starting = std::pin::pin!(App::start(&config, addr));
+    let mut starting = std::pin::pin!(Running::start(&config, addr));
     let app = tokio::select! {
         app = &mut starting => app?,
         () = end.wait() => {
@@ -111,7 +111,7 @@ fn open_files() -> (usize, usize) {
 }
 
 /// What a new user wants to know first.
-fn welcome(config: &Config, addr: SocketAddr, app: &App, first: &First) {
+fn welcome(config: &Config, addr: SocketAddr, app: &Running, first: &First) {
     let url = config.url(addr);
     println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
     match &first.log_in {

@@ -36,8 +36,8 @@ mod schema;
 mod turn;
 
 pub use assistant::{
-    ASSISTANT_REFERENCES, ASSISTANT_TOPIC, Assistant, AssistantFilter, AssistantReferrer, AssistantService,
-    DEFAULT_ASSISTANT, PgAssistantService,
+    ASSISTANT_DELETED, ASSISTANT_REFERENCES, ASSISTANT_TOPIC, Assistant, AssistantFilter, AssistantReferrer,
+    AssistantService, DEFAULT_ASSISTANT, PgAssistantService,
 };
 pub use chat::{
     CHAT, Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint,

@@ -20,6 +20,16 @@ const MOST_LEVELS: usize = 4;
 const BETWEEN_CELLS: f64 = 1.0;
 /// Columns of a table.
 const MOST_COLUMNS: usize = 64;
+/// Letters that are drawn as one.
+const LIGATURES: [(&str, &str); 7] = [
+    ("\u{fb00}", "ff"),
+    ("\u{fb01}", "fi"),
+    ("\u{fb02}", "fl"),
+    ("\u{fb03}", "ffi"),
+    ("\u{fb04}", "ffl"),
+    ("\u{fb05}", "st"),
+    ("\u{fb06}", "st"),
+];
 /// What stands before an item of a list.
 const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{25cf}', '\u{25cb}', '\u{25a0}'];
 
@@ -70,14 +80,22 @@ struct Cell {
 impl Line {
     /// Draws a letter that stands so far from the one before.
     fn draw(&mut self, letter: &str, size: f64, (left, right): (f64, f64), gap: f64) {
-        if gap > size * 0.1 {
+        // Where the width of a letter is not known, what comes next begins before its end.
+        let is_placed_anew = gap < size * -0.2;
+        if gap > size * 0.1 || is_placed_anew {
             self.text.push(' ');
         }
-        match self.cells.last_mut().filter(|_| gap <= size * BETWEEN_CELLS) {
-            Some(cell) => cell.right = cell.right.max(right),
-            None => self.cells.push(Cell { begin: self.text.len(), left, right }),
+        match self.cells.last_mut() {
+            Some(cell) if gap <= size * BETWEEN_CELLS && !is_placed_anew => cell.right = cell.right.max(right),
+            last => {
+                if let Some(last) = last {
+                    last.right = last.right.min(left);
+                }
+                self.cells.push(Cell { begin: self.text.len(), left, right });
+            }
         }
-        self.text.push_str(letter);
+        let letters = LIGATURES.iter().find(|(drawn, _)| *drawn == letter).map_or(letter, |(_, letters)| letters);
+        self.text.push_str(letters);
         self.sizes += size;
         self.letters = self.letters.saturating_add(1);
     }
@@ -101,15 +119,16 @@ impl Line {
 struct Drawn {
     pages: Vec<Vec<Line>>,
     begins_word: bool,
-    /// Where the last letter is, and where it ends.
+    /// Where the last letter is, where it ends, and its size.
     last_y: f64,
     last_end: f64,
+    last_size: f64,
 }
 
 impl OutputDev for Drawn {
     fn begin_page(&mut self, _: u32, _: &MediaBox, _: Option<(f64, f64, f64, f64)>) -> Result<(), OutputError> {
         self.pages.push(vec![Line::default()]);
-        (self.begins_word, self.last_y, self.last_end) = (false, 0.0, f64::MAX);
+        (self.begins_word, self.last_y, self.last_end, self.last_size) = (false, 0.0, f64::MAX, 0.0);
         Ok(())
     }
 
@@ -132,10 +151,11 @@ impl OutputDev for Drawn {
         let gap = if self.begins_word { x - self.last_end } else { 0.0 };
         if self.begins_word {
             let moved = (y - self.last_y).abs();
-            if moved > size * 1.5 {
+            // What is raised or lowered goes on where its line is.
+            if moved > size.max(self.last_size) * 0.5 {
                 lines.push(Line::default());
             }
-            if x < self.last_end && moved > size * 0.5 {
+            if x < self.last_end && moved > size * 1.5 {
                 lines.push(Line::default());
             }
         }
@@ -143,7 +163,7 @@ impl OutputDev for Drawn {
         if let Some(line) = lines.last_mut() {
             line.draw(letter, size, (x, end), gap);
         }
-        (self.begins_word, self.last_y, self.last_end) = (false, y, end);
+        (self.begins_word, self.last_y, self.last_end, self.last_size) = (false, y, end, size);
         Ok(())
     }
 
@@ -194,12 +214,14 @@ struct Column {
     cells: Vec<(usize, String)>,
 }
 
-/// The rows of the table that the first of these lines are: cells of a column stand below one another.
-fn table(lines: &[Line]) -> Vec<Vec<String>> {
-    let (mut columns, mut rows) = (Vec::<Column>::new(), 0);
-    for line in lines {
+/// The rows of the table that the first of these lines are, cells of a column below one another, and how many lines
+/// they take.
+fn table(lines: &[Line]) -> (Vec<Vec<String>>, usize) {
+    let (mut columns, mut rows, mut end) = (Vec::<Column>::new(), 0, 0);
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| !line.text.trim().is_empty()) {
         let cells = line.cells();
         let Some(places) = places(&columns, &cells) else { break };
+        end = at + 1;
         for ((cell, text), place) in cells.into_iter().zip(places) {
             let text = cell_of(text);
             match place {
@@ -211,28 +233,37 @@ fn table(lines: &[Line]) -> Vec<Vec<String>> {
                 None => columns.push(Column { left: cell.left, right: cell.right, cells: vec![(rows, text)] }),
             }
         }
+        columns.sort_by(|a, b| a.left.total_cmp(&b.left));
         rows += 1;
     }
     if rows < 2 {
-        return vec![];
+        return (vec![], 0);
     }
-    columns.sort_by(|a, b| a.left.total_cmp(&b.left));
     let mut table = vec![vec![String::new(); columns.len()]; rows];
     for (at, column) in columns.into_iter().enumerate() {
         for (row, text) in column.cells {
             table[row][at] = text;
         }
     }
-    table
+    (table, end)
 }
 
 /// The column below which each cell of a row stands, none for a new one; or the row is not of this table: two of its
 /// cells stand below one column or one below two, or fewer than two below any.
 fn places(columns: &[Column], cells: &[(&Cell, &str)]) -> Option<Vec<Option<usize>>> {
+    let stands_below = |cell: &Cell, column: &Column| column.left < cell.right && cell.left < column.right;
+    // As many cells as columns are one of each, wherever in its column each stands.
+    if cells.len() > 2 && cells.len() == columns.len() {
+        let is_of_other = |(at, (cell, _)): (usize, &(&Cell, &str))| {
+            columns.iter().enumerate().any(|(of, column)| of != at && stands_below(cell, column))
+        };
+        if !cells.iter().enumerate().any(is_of_other) {
+            return Some((0..cells.len()).map(Some).collect());
+        }
+    }
     let mut places = Vec::with_capacity(cells.len());
     for (cell, _) in cells {
-        let stands_below = |at: &usize| columns[*at].left < cell.right && cell.left < columns[*at].right;
-        let mut below = (0..columns.len()).filter(stands_below);
+        let mut below = (0..columns.len()).filter(|at| stands_below(cell, &columns[*at]));
         let place = below.next();
         if below.next().is_some() || place.is_some() && places.contains(&place) {
             return None;
@@ -258,8 +289,8 @@ fn markdown(pages: &[Vec<Line>]) -> String {
         let mut lines = lines.as_slice();
         while let [line, ..] = lines {
             let (level, words) = (level_of(line), line.text.trim());
-            let rows = if level.is_none() && line.cells.len() > 1 { table(lines) } else { vec![] };
-            lines = &lines[rows.len().max(1)..];
+            let (rows, taken) = if level.is_none() && line.cells.len() > 1 { table(lines) } else { (vec![], 0) };
+            lines = &lines[taken.max(1)..];
             if let Some(level) = level.filter(|level| last != Some(*level)) {
                 above.split_off(&level);
             }
@@ -382,12 +413,14 @@ mod tests {
             // Right under its head, nothing in the middle.
             drawn(&[(0.0, "Blue"), (23.0, "room"), (115.0, "90")]),
             drawn(&[(0.0, "Red"), (70.0, "2"), (110.0, "1|0")]),
+            // As many cells as columns, none of them below the others.
+            drawn(&[(24.0, "\u{fb01}n"), (82.0, "-"), (140.0, "0")]),
             drawn(&[(0.0, "A line"), (45.0, "that goes on below two")]),
             drawn(&[(0.0, "left"), (300.0, "right")]),
             drawn(&[(100.0, "neither"), (200.0, "nor")]),
         ];
         let expected = "Rooms and prices\n\n\
-            | Room | Beds | Price |\n| --- | --- | --- |\n| Blue room |  | 90 |\n| Red | 2 | 1\\|0 |\n\n\
+            | Room | Beds | Price |\n| --- | --- | --- |\n| Blue room |  | 90 |\n| Red | 2 | 1\\|0 |\n| fin | - | 0 |\n\n\
             A line that goes on below two\nleft right\nneither nor\n\n";
         assert_eq!(markdown(&[lines]), expected);
     }

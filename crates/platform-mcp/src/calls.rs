@@ -270,10 +270,22 @@ impl Calling {
         }
     }
 
+    /// Whether the caller may decide that the tool is called.
+    async fn decides(&self) -> Result<bool> {
+        match &self.server {
+            Some(server) => self.asking.viewer.may_approve(server).await,
+            None => Ok(true),
+        }
+    }
+
     /// What is answered instead of a call that somebody is to approve first; the state of one that was approved gives
     /// way to the upstream's.
     async fn approval(&self, message: &Message, before: &mut Before) -> Option<Value> {
-        let asks = message.is_modern && message.can("elicitation");
+        let decides = match self.decides().await {
+            Ok(decides) => decides,
+            Err(error) => return Some(self.refused(error.code().as_str(), error.message()).await),
+        };
+        let asks = decides && message.is_modern && message.can("elicitation");
         let (digest, now) = (self.digest(), self.gateway.clock.now().0);
         let is_signed = |purpose: &str, until: &str, signed: &str| {
             self.gateway.vault.has_signed(purpose, &format!("{digest}.{until}"), signed)
@@ -290,7 +302,7 @@ impl Calling {
             before.request_state = Some(upstream).filter(|state| !state.is_empty());
             return None;
         }
-        let state = before.request_state.as_deref().and_then(|state| state.strip_prefix(STATE));
+        let state = before.request_state.as_deref().filter(|_| decides).and_then(|state| state.strip_prefix(STATE));
         if let Some((until, signed)) = state.and_then(|state| state.split_once('.')) {
             let answer = before.input_responses.as_ref().and_then(|given| given.get(APPROVAL));
             if let Some(answer) = answer.filter(|_| is_signed(APPROVAL, until, signed)) {
@@ -307,7 +319,8 @@ impl Calling {
                 }
             }
         }
-        let reason = format!("`{}` waits for approval before it runs.", self.name);
+        let who = if decides { "" } else { "; an editor of its project approves it" };
+        let reason = format!("`{}` waits for approval before it runs{who}.", self.name);
         if !asks {
             return Some(self.refused("APPROVAL_REQUIRED", &reason).await);
         }

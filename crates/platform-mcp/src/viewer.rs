@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use platform_access::{Access, Demand, Kind};
 use platform_core::{Caller, Credential, ErrorKind, Result};
+use platform_toolservers::TOOL_SERVER;
 
 use crate::{
     model::{ProfileSettings, SubjectType, Visibility},
@@ -65,10 +66,19 @@ impl Viewer {
     /// Whether it may use an assistant or agent.
     pub(crate) async fn may_use(&self, kind: Kind, id: &str) -> Result<bool> {
         let named = [(kind, id.to_owned())];
-        match self.access.check(&self.caller, Demand { named: &named, ..Demand::default() }).await {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.code().kind(), ErrorKind::Forbidden | ErrorKind::NotFound) => Ok(false),
-            Err(error) => Err(error),
-        }
+        allowed(self.access.check(&self.caller, Demand { named: &named, ..Demand::default() }).await)
+    }
+
+    /// Whether it may decide that tools of a server are called.
+    pub(crate) async fn may_approve(&self, server: &str) -> Result<bool> {
+        allowed(self.access.check_approval(&self.caller, &[(TOOL_SERVER, server.to_owned())]).await)
+    }
+}
+
+fn allowed(judged: Result<()>) -> Result<bool> {
+    match judged {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.code().kind(), ErrorKind::Forbidden | ErrorKind::NotFound) => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
-use platform_chat::{ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantService, PgAssistantService};
+use async_trait::async_trait;
+use platform_chat::{
+    ASSISTANT_DELETED, ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantService, PgAssistantService,
+};
 use platform_conversation::ASSISTANT;
-use platform_core::{Error, Result};
+use platform_core::{AccountId, Error, Result};
+use platform_db::Db;
 use platform_http::{Answer, Group, List, Request, key, session};
+use platform_jobs::{Run, Work, end_in};
 use platform_memory::{MemoryService, PgMemory};
 use platform_triggers::{PgTriggers, TriggerService};
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use crate::module::Module;
@@ -18,11 +24,13 @@ pub(crate) fn module(
     assistants: &Arc<PgAssistantService>,
     memory: &Arc<PgMemory>,
     triggers: &Arc<PgTriggers>,
+    db: &Db,
 ) -> Module {
-    let with_them = Followers { memory: Arc::clone(memory), triggers: triggers.clone() };
+    let with_them = Arc::new(Followers { memory: Arc::clone(memory), triggers: triggers.clone(), db: db.clone() });
     Module {
-        groups: vec![group(assistants.clone(), Arc::new(with_them))],
+        groups: vec![group(assistants.clone(), Arc::clone(&with_them))],
         resources: vec![(ASSISTANT, assistants.clone())],
+        works: vec![with_them],
         ..Module::default()
     }
 }
@@ -31,6 +39,26 @@ pub(crate) fn module(
 struct Followers {
     memory: Arc<PgMemory>,
     triggers: Arc<dyn TriggerService>,
+    db: Db,
+}
+
+impl Followers {
+    async fn go(&self, account: &AccountId, assistant: &str) -> Result<()> {
+        self.memory.forget_assistant(account, assistant).await?;
+        self.triggers.end_of(account, ("assistant", assistant)).await
+    }
+}
+
+#[async_trait]
+impl Work for Followers {
+    fn kind(&self) -> &'static str {
+        ASSISTANT_DELETED
+    }
+
+    async fn work(&self, run: &Run, _: &CancellationToken) -> Result<()> {
+        self.go(&run.account(), &run.subject).await?;
+        end_in(&mut *self.db.conn().await?, run).await
+    }
 }
 
 fn group(services: Arc<dyn AssistantService>, with_them: Arc<Followers>) -> Group {
@@ -101,8 +129,7 @@ async fn delete(assistants: Arc<dyn AssistantService>, with_them: Arc<Followers>
     let identifier = request.path("identifier");
     let account = request.account()?;
     let id = assistants.delete(account, identifier, &request.if_match()?).await?;
-    with_them.memory.forget_assistant(account, &id).await?;
-    with_them.triggers.end_of(account, ("assistant", &id)).await?;
+    with_them.go(account, &id).await?;
     Answer::deleted("assistant", &id)
 }
 

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
@@ -11,7 +11,7 @@ use platform_core::{
     heap_bytes, overlay, run_blocking,
 };
 use platform_db::{Bus, Capacity, Conn, Idempotency, InvalidatedCache};
-use platform_jobs::Jobs;
+use platform_jobs::{Jobs, When, enqueue_in};
 use platform_knowledge::SkillRef;
 use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
 use serde_json::{Value, json};
@@ -24,6 +24,10 @@ use super::{
 use crate::{chat, code, turn};
 
 /// Bytes of the assistants that are remembered at once.
+/// A run whose subject is an assistant that was deleted: what others keep of it goes, too.
+pub const ASSISTANT_DELETED: &str = "assistant-deleted";
+/// Whoever deletes an assistant sees to that, and is cut off at times.
+const FOLLOWERS_GO: Duration = Duration::from_mins(1);
 /// What the bus calls assistants that changed.
 pub const ASSISTANT_TOPIC: &str = "assistants";
 const MOST_REMEMBERED: u64 = 64 << 20;
@@ -344,6 +348,8 @@ impl AssistantService for PgAssistantService {
                 expected.check(current.version)?;
                 repository::delete(conn, account, &current.identifier, now).await?;
                 self.refer_in(conn, account, &current.id, &Refers::default()).await?;
+                let later = When::After(FOLLOWERS_GO);
+                enqueue_in(conn, account, ASSISTANT_DELETED, &current.id, Value::Null, later).await?;
                 Ok((current.id, current.identifier))
             })
             .await?;

@@ -14,11 +14,10 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use moka::sync::Cache;
-use platform_core::{AccountId, Error, Result, Timestamp};
-use platform_db::{Conn, Db, JsonStatement, containing};
+use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
+use platform_db::{Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 use serde::{Deserialize, Serialize};
-use tokio::task::consume_budget;
 
 /// Chats that are looked at, the newest.
 const MOST_CHATS: i64 = 100;
@@ -261,10 +260,11 @@ impl PgEarlierTurns {
     async fn learn(&self, account: &AccountId, chats: Vec<ChatState>) -> Result<Vec<Arc<EarlierTurn>>> {
         let asked =
             chats.iter().map(|chat| AskedChat { account: account.as_str(), uid: &chat.uid, created: chat.created_ms });
-        let asked: Vec<_> = asked.collect();
+        let statement = JsonStatement::new(&SAID, &asked.collect::<Vec<_>>())?;
         let mut conn = self.db.fair_conn(account).await?;
-        let turns = read(&mut conn, JsonStatement::new(&SAID, &asked)?, WHOLE).await?;
+        let said: Columns = statement.get_result(&mut conn).await?;
         drop(conn);
+        let turns = run_blocking(move || said.into_turns(WHOLE)).await?;
         let mut by_chat: BTreeMap<&str, &[Arc<EarlierTurn>]> =
             turns.chunk_by(|one, next| one.chat == next.chat).map(|of| (of[0].chat.as_str(), of)).collect();
         for chat in chats {
@@ -328,30 +328,33 @@ impl EarlierTurns for PgEarlierTurns {
         let like_words = words.iter().map(|word| containing(word)).collect();
         let asked = Asked { like_words, ..Asked::of(account, of, but, MOST_SAYING) };
         let mut conn = self.db.fair_conn(account).await?;
-        let looking = conn.transaction::<_, Error, _>(async |conn| {
+        let looking = conn.transaction::<Columns, Error, _>(async |conn| {
             diesel::sql_query(PATIENCE).execute(conn).await?;
-            read(conn, JsonStatement::new(&statements_of(of).saying, &[asked])?, WITHIN_WINDOW).await
+            Ok(JsonStatement::new(&statements_of(of).saying, &[asked])?.get_result(conn).await?)
         });
-        let mut turns = looking.await?;
+        let said = looking.await?;
+        drop(conn);
+        let mut turns = run_blocking(move || said.into_turns(WITHIN_WINDOW)).await?;
         turns.sort_by_key(|turn| Reverse(turn.at));
         Ok(turns)
     }
 }
 
-/// Messages as turns, those of a chat together, the oldest first.
-async fn read(conn: &mut Conn, statement: JsonStatement, most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
-    let Columns { chats, roles, bodies, times, positions } = statement.get_result(conn).await?;
-    let messages = chats.into_iter().zip(roles).zip(bodies).zip(times.into_iter().zip(positions));
-    let mut messages: Vec<Said> = messages
-        .map(|(((chat, role), body), (created_ms, position))| Said { chat, role, body, created_ms, position })
-        .collect();
-    messages.sort_unstable_by(|a, b| a.chat.cmp(&b.chat).then(a.position.cmp(&b.position)));
-    let mut turns = Vec::new();
-    for of_chat in messages.chunk_by(|one, next| one.chat == next.chat) {
-        consume_budget().await;
-        turns.extend(turns_of(of_chat, most_between)?);
+impl Columns {
+    /// Messages as turns, those of a chat together, the oldest first.
+    fn into_turns(self, most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
+        let Self { chats, roles, bodies, times, positions } = self;
+        let messages = chats.into_iter().zip(roles).zip(bodies).zip(times.into_iter().zip(positions));
+        let mut messages: Vec<Said> = messages
+            .map(|(((chat, role), body), (created_ms, position))| Said { chat, role, body, created_ms, position })
+            .collect();
+        messages.sort_unstable_by(|a, b| a.chat.cmp(&b.chat).then(a.position.cmp(&b.position)));
+        let mut turns = Vec::new();
+        for of_chat in messages.chunk_by(|one, next| one.chat == next.chat) {
+            turns.extend(turns_of(of_chat, most_between)?);
+        }
+        Ok(turns)
     }
-    Ok(turns)
 }
 
 /// The messages of a chat as turns, each from what a user said up to what they say next, or up to a gap.
