@@ -36,7 +36,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages whose files are fetched at once.
 const MESSAGES_AT_ONCE: usize = 8;
 
-/// ReadFile files of one message together.
+/// Stored files of one message together.
 const MOST_BYTES: usize = 25 << 20;
 
 /// For reading a document that is no text; what takes longer is known by its name alone.
@@ -345,7 +345,7 @@ impl ConversationStore<'_> {
         Ok(sizes.into_iter().take_while(fits).collect())
     }
 
-    /// ReadFile files of messages.
+    /// Stored files of messages.
     pub(crate) async fn files(self, conn: &Conn, of: &[FileSize]) -> Result<Contents> {
         let mut contents = Contents::new();
         for (uid, position, _) in of {
