@@ -14,7 +14,9 @@ use tokio::sync::RwLock;
 use crate::{
     access::post,
     crash::kill,
-    support::{Granted, PROGRAM, UNBOUNDED, factor, granted, text},
+    mcp_gateway::profile,
+    support::{Granted, PROGRAM, UNBOUNDED, factor, granted, text, user},
+    triggers::hooked,
 };
 
 const KILLS: usize = 8;
@@ -262,5 +264,25 @@ async fn keys_sessions_members_tiers_and_quotas_are_changed_wholly_or_not_at_all
         ),
     ] {
         assert_eq!(db.number(torn).await, 0, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_of_agents_and_users_who_are_gone_goes_when_they_are_deleted_again() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let (trigger, _) = hooked(&app, json!({})).await;
+    let agent = text(&app.get(&trigger).await.body["target"]["id"]);
+    let (ann, _) = user(&app, "ann", "member").await;
+    let open = profile(&app, json!({"name": "Open"})).await;
+    let grant = json!({"profileId": open["_id"], "subjectType": "user", "subject": ann});
+    assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
+    // Whoever deleted them was cut off before what goes with them.
+    db.run(&format!("UPDATE agents SET deleted = true WHERE id = '{agent}'")).await;
+    db.run(&format!("DELETE FROM users WHERE id = '{ann}'")).await;
+    for (path, kept) in [(format!("/agents/{agent}"), "/triggers"), (format!("/users/{ann}"), "/mcp-gateway/grants")] {
+        assert_eq!(app.get(kept).await.body["total"], 1, "{kept}");
+        assert_eq!(app.delete(&path).await.status, StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(app.get(kept).await.body["total"], 0, "{kept}");
     }
 }

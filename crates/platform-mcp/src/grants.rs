@@ -77,7 +77,7 @@ impl PgMcpGateway {
     }
 
     /// Takes a grant back. `NOT_FOUND`.
-    pub async fn revoke(&self, account: &AccountId, id: &str) -> Result<()> {
+    pub async fn revoke(&self, account: &AccountId, id: &Id<Grant>) -> Result<()> {
         if !repository::delete_grant(&mut *self.db.conn().await?, account, id).await? {
             return Err(Error::not_found(Code::NOT_FOUND, "grant", id));
         }

@@ -114,7 +114,7 @@ impl PgMcpGateway {
     }
 
     /// One profile. `PROFILE_NOT_FOUND`.
-    pub async fn get(&self, account: &AccountId, id: &str) -> Result<Profile> {
+    pub async fn get(&self, account: &AccountId, id: &Id<Profile>) -> Result<Profile> {
         let row = repository::find_profile(self.db.read().await?.get(), account, id).await?;
         row.ok_or_else(|| not_found(id))?.shown()
     }
@@ -123,7 +123,7 @@ impl PgMcpGateway {
     pub async fn update(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Profile>,
         patch: Object,
         expected: &Precondition,
     ) -> Result<Profile> {
@@ -186,7 +186,7 @@ impl PgMcpGateway {
     }
 
     /// Takes a profile away, with its grants and switches. `PROFILE_NOT_FOUND`.
-    pub async fn delete(&self, account: &AccountId, id: &str, expected: &Precondition) -> Result<()> {
+    pub async fn delete(&self, account: &AccountId, id: &Id<Profile>, expected: &Precondition) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
@@ -200,7 +200,7 @@ impl PgMcpGateway {
     }
 
     /// The tools of a profile, as its operator sees them. `PROFILE_NOT_FOUND`.
-    pub async fn tools(&self, account: &AccountId, id: &str) -> Result<Vec<ProfileTool>> {
+    pub async fn tools(&self, account: &AccountId, id: &Id<Profile>) -> Result<Vec<ProfileTool>> {
         let profile = self.profile(account, id).await?;
         Ok(self.surface(account, &profile).await?.shown())
     }
@@ -209,7 +209,7 @@ impl PgMcpGateway {
     pub async fn set_tools(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Profile>,
         given: Vec<ToolSwitch>,
         expected: &Precondition,
     ) -> Result<Vec<ProfileTool>> {

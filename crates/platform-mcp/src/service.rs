@@ -8,13 +8,13 @@ use moka::sync::Cache;
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
 use platform_core::{
-    AccountId, Checks, Clock, Code, Error, FairSemaphore, Page, Precondition, Result, Timestamp, heap_bytes,
+    AccountId, Checks, Clock, Code, Error, FairSemaphore, Id, Page, Precondition, Result, Timestamp, heap_bytes,
     run_blocking,
 };
 use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Budget;
-use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType};
+use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType, ToolServer};
 use platform_vault::Vault;
 
 use crate::{
@@ -321,7 +321,7 @@ impl PgMcpGateway {
     }
 
     /// Reads the tools of a server again. `TOOL_SERVER_NOT_FOUND`, `UPSTREAM_ERROR`.
-    pub async fn refresh(&self, account: &AccountId, id: &str) -> Result<GatewayServer> {
+    pub async fn refresh(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<GatewayServer> {
         let missing = || Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", id);
         let server = self.tool_servers.offered(account, id).await?.ok_or_else(missing)?;
         if server.kind() == ServerType::Mcp {

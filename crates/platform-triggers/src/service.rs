@@ -689,8 +689,8 @@ impl TriggerService for PgTriggers {
         once: Option<&Idempotency>,
     ) -> Result<Delivery> {
         let trigger = self.open(self.require(account, id).await?)?;
-        let conn = self.db.read().await?;
-        let newest = repository::newest_of(conn.get(), account, id, event).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let newest = repository::newest_of(&conn, account, id, event).await?;
         drop(conn);
         let (newest, payload) = newest.ok_or_else(|| Error::not_found(code::EVENT_NOT_FOUND, "event", event))?;
         let mut new = NewEvent::of(&self.rules, &trigger, newest.event_id, Value::Null, self.clock.now());

@@ -207,28 +207,28 @@ fn shown(profile: &Profile, answer: impl FnOnce(&Profile) -> Result<Answer>) -> 
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
-    shown(&services.gateway.get(account(&request)?, request.path("id")).await?, Answer::ok)
+    shown(&services.gateway.get(account(&request)?, &request.id("id")).await?, Answer::ok)
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (id, expected) = (request.path("id"), request.if_match()?);
+    let (id, expected) = (&request.id("id"), request.if_match()?);
     let changed = services.gateway.update(account(&request)?, id, request.patch().await?, &expected);
     shown(&changed.await?, Answer::ok)
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let id = request.path("id");
+    let id = &request.id("id");
     services.gateway.delete(account(&request)?, id, &request.if_match()?).await?;
     Answer::deleted("MCP profile", id)
 }
 
 async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.gateway.tools(account(&request)?, request.path("id")).await?)
+    Answer::ok(&services.gateway.tools(account(&request)?, &request.id("id")).await?)
 }
 
 async fn set_tools(services: Arc<Services>, request: Request) -> Result<Answer> {
     let ToolSwitches { tools } = request.body().await?;
-    let (id, expected) = (request.path("id"), request.if_match()?);
+    let (id, expected) = (&request.id("id"), request.if_match()?);
     Answer::ok(&services.gateway.set_tools(account(&request)?, id, tools, &expected).await?)
 }
 
@@ -243,7 +243,7 @@ async fn grant(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn revoke(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let id = request.path("id");
+    let id = &request.id("id");
     services.gateway.revoke(account(&request)?, id).await?;
     Answer::deleted("grant", id)
 }
@@ -253,7 +253,7 @@ async fn servers(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn refresh(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.gateway.refresh(account(&request)?, request.path("toolServerId")).await?)
+    Answer::ok(&services.gateway.refresh(account(&request)?, &request.id("toolServerId")).await?)
 }
 
 async fn audit(services: Arc<Services>, request: Request) -> Result<Answer> {
