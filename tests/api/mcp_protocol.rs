@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use platform_testing::{FakeMcpServer, TestApp, TestDb};
+use platform_testing::{FakeMcpServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
     mcp_gateway::{MODERN, app, app_on, called, exposed, listed, modern, profile, set, wrong},
-    support::{eventually, text},
+    projects::enlist,
+    support::{eventually, text, user},
 };
 
 #[tokio::test]
@@ -129,7 +130,11 @@ async fn an_argument_that_a_header_repeats_is_checked_and_sent_on_by_a_process_t
 
 /// Opens the stream of changes of the older family.
 async fn listening(app: &TestApp, headers: &[(&'static str, &str)]) -> reqwest::Response {
-    let request = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(app.key()).header("accept", "text/event-stream");
+    listening_as(app, app.key(), headers).await
+}
+
+async fn listening_as(app: &TestApp, token: &str, headers: &[(&'static str, &str)]) -> reqwest::Response {
+    let request = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(token).header("accept", "text/event-stream");
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let stream = request.send().await.expect("a stream");
     assert_eq!(stream.status(), StatusCode::OK);
@@ -224,6 +229,32 @@ async fn a_client_that_listens_hears_of_a_change_on_every_process_also_of_one_be
     assert_eq!((&over["id"], &over["result"]["resultType"]), (&json!("sub"), &json!("complete")), "{over}");
     assert_eq!(over["result"]["_meta"][SUBSCRIPTION], "sub");
     assert!(new.chunk().await.expect("a clean end").is_none());
+}
+
+#[tokio::test]
+async fn a_client_that_listens_hears_that_it_may_use_an_assistant_or_agent_or_no_longer() {
+    let db = TestDb::new().await;
+    let (one, other) = (app_on(&db, &[]), app_on(&db, &[]));
+    let made = one.post("/assistants", json!({"name": "helper", "identifier": "helper"})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let agent = text(&one.post("/agents", json!({"name": "Worker"})).await.body["_id"]);
+    let project = json!({"name": "Secret", "identifier": "secret", "visibility": "private"});
+    let project = text(&one.post("/projects", project).await.body["_id"]);
+    let (ann, member) = user(&one, "ann", "member").await;
+    let tools = json!([{"targetType": "assistant", "targetId": "helper"},
+        {"targetType": "agent", "targetId": agent, "name": "run_worker"}]);
+    profile(&one, json!({"name": "default", "visibility": "account", "platformTools": tools})).await;
+    let mut stream = listening_as(&other, &member, &[]).await;
+    let mut told = async |reply: Reply, shown: &[&str]| {
+        assert!(reply.status.is_success(), "{}", reply.body);
+        assert_eq!(next(&mut stream).await.1["method"], "notifications/tools/list_changed");
+        assert_eq!(listed(&other, &member, "").await, set(shown));
+    };
+    told(one.patch("/assistants/helper", json!({"projectId": project})).await, &["run_worker"]).await;
+    told(one.patch(&format!("/agents/{agent}"), json!({"projectId": project})).await, &[]).await;
+    told(enlist(&one, &project, &ann, "viewer").await, &["ask_helper", "run_worker"]).await;
+    told(one.delete("/assistants/helper").await, &["run_worker"]).await;
+    told(one.delete(&format!("/agents/{agent}")).await, &[]).await;
 }
 
 #[tokio::test]

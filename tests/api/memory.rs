@@ -627,7 +627,7 @@ async fn what_a_model_remembers_is_stored_once_or_not_at_all_whenever_it_is_kill
 }
 
 #[tokio::test]
-async fn what_is_remembered_for_an_assistant_goes_with_it_whenever_it_is_killed() {
+async fn what_is_remembered_for_an_assistant_goes_with_it_although_whoever_deletes_it_is_killed() {
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &[]);
     assistant(&app, "m", json!({})).await;

@@ -405,6 +405,19 @@ await step("a quota is a bar that says when it begins anew", async () => {
   assert.match(await page.locator(".quotas").textContent(), /resets in/);
   await check(page, "quotas");
   await picture(page, "quotas");
+  // An end user has quotas of their own, and is given more there.
+  await api("PUT", "/tenant-admin/tiers/pro", { name: "Pro", isDefault: true, rules: [{ scope: "subtenant", metric: "tokens", windowUnit: "day", windowEvery: 1, limit: 1000 }] });
+  await api("POST", "/assistants/helper/messages", { message: "/usage {\"inputTokens\": 300, \"outputTokens\": 200}\nHello", tenantId: "acme", subtenantId: "ann", skipSummarization: true });
+  await page.reload();
+  await page.getByLabel("Whose quotas").selectOption("ann");
+  await page.waitForSelector(".quotas:has-text('tokens a day')");
+  assert.equal(await page.getByRole("progressbar").getAttribute("aria-valuenow"), "50");
+  await page.getByRole("tab", { name: "Users" }).click();
+  await page.locator("[role=tabpanel]").getByRole("button", { name: "Reset usage" }).click();
+  await press("Yes");
+  await page.getByRole("tab", { name: "Quotas" }).click();
+  await page.waitForSelector(".quota[aria-valuenow='0']");
+  await check(page, "quotas of an end user");
 });
 
 await step("a list of a million chats is scrolled to its end", async () => {

@@ -138,7 +138,9 @@ impl App {
             vault: Arc::clone(vault),
             tool_servers: tool_servers.clone(),
             integrations: Arc::clone(&integrations),
+            assistants: assistants.clone(),
             chat: chat.clone(),
+            agents: agents.clone(),
             threads: threads.clone(),
             budget: quotas,
         });

@@ -13,7 +13,7 @@ use crate::{
     reach::{ProjectRole, Reach},
 };
 
-/// What the bus calls projects and members that changed.
+/// What the bus calls projects and members that changed, by account; of none: of all.
 pub const PROJECT_TOPIC: &str = "project";
 
 /// The projects of accounts, as far as access is concerned.

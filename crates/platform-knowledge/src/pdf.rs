@@ -80,13 +80,11 @@ struct Cell {
 impl Line {
     /// Draws a letter that stands so far from the one before.
     fn draw(&mut self, letter: &str, size: f64, (left, right): (f64, f64), gap: f64) {
-        // Where the width of a letter is not known, what comes next begins before its end.
-        let is_placed_anew = gap < size * -0.2;
-        if gap > size * 0.1 || is_placed_anew {
+        if gap > size * 0.1 {
             self.text.push(' ');
         }
         match self.cells.last_mut() {
-            Some(cell) if gap <= size * BETWEEN_CELLS && !is_placed_anew => cell.right = cell.right.max(right),
+            Some(cell) if gap <= size * BETWEEN_CELLS => cell.right = cell.right.max(right),
             last => {
                 if let Some(last) = last {
                     last.right = last.right.min(left);
@@ -119,8 +117,11 @@ impl Line {
 struct Drawn {
     pages: Vec<Vec<Line>>,
     begins_word: bool,
+    /// Letters since it began.
+    letters: u32,
     /// Where the last letter is, where it ends, and its size.
     last_y: f64,
+    last_left: f64,
     last_end: f64,
     last_size: f64,
 }
@@ -148,22 +149,32 @@ impl OutputDev for Drawn {
         // The side of a square as large as the letter's.
         let size = (font_size * (at.m11 + at.m21) * font_size * (at.m12 + at.m22)).abs().sqrt();
         let (x, y) = (at.m31, -at.m32);
-        let gap = if self.begins_word { x - self.last_end } else { 0.0 };
+        let mut gap = 0.0;
         if self.begins_word {
-            let moved = (y - self.last_y).abs();
+            gap = x - self.last_end;
+            // Of several letters of which one is not as wide as it is said the last is overlapped by what comes next.
+            if self.letters > 1 && gap < size * -0.2 && x > f64::midpoint(self.last_left, self.last_end) {
+                gap = f64::INFINITY;
+            }
+            let (moved, goes_back) = ((y - self.last_y).abs(), x < self.last_end - size * 0.1);
+            let is_upright = at.m12.abs() <= at.m11.abs();
             // What is raised or lowered goes on where its line is.
-            if moved > size.max(self.last_size) * 0.5 {
+            let most = if is_upright { size.max(self.last_size) * 0.5 } else { size * 1.5 };
+            if moved > most || goes_back && moved > size * 0.5 {
                 lines.push(Line::default());
             }
-            if x < self.last_end && moved > size * 1.5 {
+            if goes_back && moved > size * 1.5 {
                 lines.push(Line::default());
             }
+            self.letters = 0;
         }
+        self.letters = self.letters.saturating_add(1);
         let end = x + width * size;
         if let Some(line) = lines.last_mut() {
             line.draw(letter, size, (x, end), gap);
         }
-        (self.begins_word, self.last_y, self.last_end, self.last_size) = (false, y, end, size);
+        (self.begins_word, self.last_size) = (false, size);
+        (self.last_y, self.last_left, self.last_end) = (y, x, end);
         Ok(())
     }
 
@@ -216,9 +227,9 @@ struct Column {
 
 /// The rows of the table that the first of these lines are, cells of a column below one another, and how many lines
 /// they take.
-fn table(lines: &[Line]) -> (Vec<Vec<String>>, usize) {
+fn table<'l>(lines: impl Iterator<Item = &'l Line>) -> (Vec<Vec<String>>, usize) {
     let (mut columns, mut rows, mut end) = (Vec::<Column>::new(), 0, 0);
-    for (at, line) in lines.iter().enumerate().filter(|(_, line)| !line.text.trim().is_empty()) {
+    for (at, line) in lines.enumerate().filter(|(_, line)| !line.text.trim().is_empty()) {
         let cells = line.cells();
         let Some(places) = places(&columns, &cells) else { break };
         end = at + 1;
@@ -289,7 +300,9 @@ fn markdown(pages: &[Vec<Line>]) -> String {
         let mut lines = lines.as_slice();
         while let [line, ..] = lines {
             let (level, words) = (level_of(line), line.text.trim());
-            let (rows, taken) = if level.is_none() && line.cells.len() > 1 { table(lines) } else { (vec![], 0) };
+            let is_row = |line: &&Line| level_of(line).is_none() && !line.text.trim_start().starts_with(BULLETS);
+            let begins_table = line.cells.len() > 1 && !words.is_empty();
+            let (rows, taken) = if begins_table { table(lines.iter().take_while(is_row)) } else { (vec![], 0) };
             lines = &lines[taken.max(1)..];
             if let Some(level) = level.filter(|level| last != Some(*level)) {
                 above.split_off(&level);
@@ -422,6 +435,59 @@ mod tests {
         let expected = "Rooms and prices\n\n\
             | Room | Beds | Price |\n| --- | --- | --- |\n| Blue room |  | 90 |\n| Red | 2 | 1\\|0 |\n| fin | - | 0 |\n\n\
             A line that goes on below two\nleft right\nneither nor\n\n";
+        assert_eq!(markdown(&[lines]), expected);
+    }
+
+    /// Writes a word of letters so wide, as parts of their size.
+    fn write(drawn: &mut Drawn, (x, y): (f64, f64), size: f64, width: f64, word: &str) {
+        drawn.begin_word().expect("begun");
+        for (at, letter) in (0_u32..).zip(word.split_inclusive(|_: char| true)) {
+            let at = Transform::row_major(1.0, 0.0, 0.0, 1.0, x + f64::from(at) * width * size, y);
+            drawn.output_character(&at, width, 0.0, size, letter).expect("drawn");
+        }
+    }
+
+    #[test]
+    fn letters_are_one_line_as_far_as_they_are_set_as_one() {
+        let mut drawn = Drawn { pages: vec![vec![Line::default()]], last_end: f64::MAX, ..Drawn::default() };
+        for (at, size, width, word) in [
+            ((0.0, 700.0), 36.0, 0.5, "Title"),
+            ((0.0, 682.0), 12.0, 0.5, "right below it"),
+            ((0.0, 650.0), 12.0, 0.5, "mc"),
+            ((12.0, 654.0), 7.0, 0.5, "2"),
+            ((18.0, 650.0), 12.0, 0.5, "raised"),
+            ((0.0, 630.0), 12.0, 0.5, "\u{2022}"),
+            ((20.0, 630.0), 12.0, 0.5, "One"),
+            ((0.0, 615.0), 12.0, 0.5, "\u{2022}"),
+            ((20.0, 615.0), 12.0, 0.5, "Two"),
+            // An accent, and the letter below it.
+            ((0.0, 590.0), 12.0, 0.5, "caf"),
+            ((19.0, 590.0), 12.0, 0.4, "\u{b4}"),
+            ((18.0, 590.0), 12.0, 0.5, "e"),
+            // Wider than they are.
+            ((60.0, 590.0), 12.0, 0.7, "Kingdom"),
+            ((116.0, 590.0), 12.0, 0.7, "20"),
+        ] {
+            write(&mut drawn, at, size, width, word);
+        }
+        let expected = "# Title\n\nright below it\n\nmc2 raised\n\n- One\n- Two\n\ncaf\u{b4}e Kingdom 20\n\n";
+        assert_eq!(markdown(&drawn.pages), expected);
+    }
+
+    #[test]
+    fn a_table_ends_at_a_heading_and_a_list_is_none() {
+        let mut heading = drawn(&[(0.0, "2"), (60.0, "Methods")]);
+        heading.sizes = 16.0 * f64::from(heading.letters);
+        let lines = vec![
+            drawn(&[(0.0, "Room"), (60.0, "Beds"), (100.0, "Price, in the currency of the country")]),
+            Line::default(),
+            drawn(&[(0.0, "Blue room"), (60.0, "2"), (115.0, "90")]),
+            heading,
+            drawn(&[(0.0, "\u{2022}"), (20.0, "One")]),
+            drawn(&[(0.0, "\u{2022}"), (20.0, "Two")]),
+        ];
+        let expected = "| Room | Beds | Price, in the currency of the country |\n| --- | --- | --- |\n\
+            | Blue room | 2 | 90 |\n\n# 2 Methods\n\n- One\n- Two\n\n";
         assert_eq!(markdown(&[lines]), expected);
     }
 }

@@ -291,7 +291,8 @@ impl Calling {
             self.gateway.vault.has_signed(purpose, &format!("{digest}.{until}"), signed)
                 && until.parse::<i64>().is_ok_and(|until| until > now)
         };
-        let continued = before.request_state.as_deref().and_then(|state| state.strip_prefix("approved."));
+        let continued =
+            before.request_state.as_deref().filter(|_| decides).and_then(|state| state.strip_prefix("approved."));
         let continued = continued.and_then(|state| {
             let mut parts = state.splitn(3, '.');
             Some((parts.next()?, parts.next()?, parts.next()?.to_owned()))
@@ -319,8 +320,8 @@ impl Calling {
                 }
             }
         }
-        let who = if decides { "" } else { "; an editor of its project approves it" };
-        let reason = format!("`{}` waits for approval before it runs{who}.", self.name);
+        let who = if decides { "" } else { ", which an editor of its project alone may give" };
+        let reason = format!("`{}` runs only with an approval{who}; nothing was started.", self.name);
         if !asks {
             return Some(self.refused("APPROVAL_REQUIRED", &reason).await);
         }

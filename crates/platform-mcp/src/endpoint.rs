@@ -107,25 +107,24 @@ impl PgMcpGateway {
         count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
         // Who may not see the profile learns nothing more.
-        let mut view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
+        let view = self.unjudged(&asking.viewer, asking.profile.as_deref()).await?;
         let (bytes, headers) = (body.clone(), asking.headers.clone());
         let message = match run_sized(body.len(), move || Ok(Message::read(&bytes, &headers))).await? {
             Ok(Incoming::Request(message)) => message,
             Ok(Incoming::Notification) => return Ok(McpReply::Nothing(202)),
             Err(failure) => return Ok(failure.into()),
         };
-        if message.method == "tools/list"
-            && let Some(header) = &asking.upstream
-            && self.read_with_header(&asking.viewer.caller.account, &view, header).await?
-        {
-            view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
-        }
         let answer = |result: Value| Ok(McpReply::Message(200, message.answer(result)));
         match (message.method.as_str(), message.is_modern) {
             ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
             ("ping" | "logging/setLevel", false) => answer(json!({})),
             ("server/discover", true) => answer(discovered(instructions(&view))),
-            ("tools/list", _) => list(&view, &message),
+            ("tools/list", _) => {
+                if let Some(header) = &asking.upstream {
+                    self.read_with_header(&asking.viewer.caller.account, &view, header).await?;
+                }
+                list(&self.view(&asking.viewer, asking.profile.as_deref()).await?, &message)
+            }
             ("tools/call", _) => self.call(asking, view, message, count).await,
             ("subscriptions/listen", true) => {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
@@ -197,13 +196,14 @@ impl PgMcpGateway {
         // Who hears first and looks then misses nothing.
         let notices = self.bus.subscribe();
         let view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
-        Ok(Watching { notices, gateway: Arc::clone(self), asking, digest: view.digest(), view, subscription })
+        let watched = Watched::of(&view);
+        Ok(Watching { notices, gateway: Arc::clone(self), asking, digest: view.digest(), watched, subscription })
     }
 
     async fn call(
         self: &Arc<Self>,
         asking: Asking,
-        view: Arc<View>,
+        view: View,
         mut message: Message,
         count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
@@ -216,7 +216,9 @@ impl PgMcpGateway {
             Some(_) => return Ok(message.fail(400, INVALID_PARAMS, "params.arguments must be an object.").into()),
         };
         let mut is_hidden = false;
+        let mut view = Arc::new(view);
         if view.mode == ExposeMode::Search {
+            view = Arc::new(self.view(&asking.viewer, asking.profile.as_deref()).await?);
             match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
                     let calling = Calling::new(self, asking, &view, &name, arguments);
@@ -232,6 +234,9 @@ impl PgMcpGateway {
             && let Err(failure) = message.check_arguments(&tool.repeated, &arguments, &asking.headers)
         {
             return Ok(failure.into());
+        }
+        if let Some(Target::Platform(target, id)) = view.tool(&name).map(|tool| &tool.target) {
+            is_hidden |= !self.is_usable(&asking.viewer, *target, id).await?;
         }
         let calling = Calling::new(self, asking, &view, &name, arguments);
         let Some(tool) = view.tool(&name).filter(|_| !is_hidden) else {
@@ -330,12 +335,26 @@ impl<F: Future<Output = McpReply> + Unpin> Underway<F> {
     }
 }
 
+/// What a list of tools is made of, by the ids that notices of changes say.
+struct Watched {
+    servers: Vec<String>,
+    /// Assistants, as the profile names them, and agents.
+    targets: Vec<String>,
+}
+
+impl Watched {
+    fn of(view: &View) -> Self {
+        let targets = view.targets().map(|(.., id)| id.to_owned());
+        Self { servers: view.servers().to_vec(), targets: targets.collect() }
+    }
+}
+
 /// Somebody who is told when their tools change.
 struct Watching {
     notices: tokio::sync::broadcast::Receiver<Notice>,
     gateway: Arc<PgMcpGateway>,
     asking: Asking,
-    view: Arc<View>,
+    watched: Watched,
     digest: String,
     subscription: Option<Value>,
 }
@@ -362,9 +381,9 @@ impl Watching {
             TOPIC => id == account,
             SWITCHES => id.is_empty() || id.starts_with(account),
             // Whoever is let in to a project, or out of it, sees other assistants and agents.
-            AGENT_TOPIC | ASSISTANT_TOPIC => self.view.concerns(id),
-            PROJECT_TOPIC => self.view.has_targets(),
-            _ if topic == TOOL_SERVER.name() => self.view.servers().iter().any(|server| server == id),
+            AGENT_TOPIC | ASSISTANT_TOPIC => self.watched.targets.iter().any(|target| target == id),
+            PROJECT_TOPIC => (id.is_empty() || id == account) && !self.watched.targets.is_empty(),
+            _ if topic == TOOL_SERVER.name() => self.watched.servers.iter().any(|server| server == id),
             _ => false,
         }
     }
@@ -384,8 +403,8 @@ impl Watching {
             let view = self.gateway.view(&self.asking.viewer, self.asking.profile.as_deref()).await;
             let digest = match view {
                 Ok(view) => {
-                    self.view = view;
-                    self.view.digest()
+                    self.watched = Watched::of(&view);
+                    view.digest()
                 }
                 Err(error) if error.cause().is_some() => continue,
                 Err(_) => return None,

@@ -4,9 +4,10 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::try_join_all;
 use moka::sync::Cache;
-use platform_agents::ThreadService;
-use platform_chat::ChatService;
+use platform_agents::{AgentService, ThreadService};
+use platform_chat::{AssistantService, ChatService};
 use platform_core::{
     AccountId, Checks, Clock, Code, Error, FairSemaphore, Id, Page, Precondition, Result, Timestamp, heap_bytes,
     run_blocking,
@@ -22,11 +23,11 @@ use crate::{
     code,
     model::{
         AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, Preview, ProfileServer, ProfileSettings,
-        Switches, check_names,
+        Switches, TargetType, check_names,
     },
     repository::{self, Seen},
     surface::{Granted, Surface, View, is_unseen_before, platform_tools, tools_of},
-    viewer::Viewer,
+    viewer::{Viewer, allowed},
 };
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
@@ -67,8 +68,12 @@ pub struct McpNeeds {
     /// Connections of users to servers.
     pub integrations: Arc<PgIntegrations>,
     /// Assistants that are tools.
+    pub assistants: Arc<dyn AssistantService>,
+    /// What they are asked in.
     pub chat: Arc<dyn ChatService>,
     /// Agents that are tools.
+    pub agents: Arc<dyn AgentService>,
+    /// What they work in.
     pub threads: Arc<dyn ThreadService>,
     /// Whose quotas count.
     pub budget: Arc<dyn Budget>,
@@ -82,7 +87,9 @@ pub struct PgMcpGateway {
     pub(crate) vault: Arc<Vault>,
     pub(crate) tool_servers: Arc<PgToolServerService>,
     pub(crate) integrations: Arc<PgIntegrations>,
+    assistants: Arc<dyn AssistantService>,
     pub(crate) chat: Arc<dyn ChatService>,
+    agents: Arc<dyn AgentService>,
     pub(crate) threads: Arc<dyn ThreadService>,
     pub(crate) budget: Arc<dyn Budget>,
     pub(crate) audit: Audit,
@@ -154,7 +161,8 @@ fn switches_bytes(switches: &HashMap<String, Vec<String>>) -> usize {
 impl PgMcpGateway {
     /// The gateway.
     pub fn new(needs: McpNeeds) -> Arc<Self> {
-        let McpNeeds { db, bus, clock, vault, tool_servers, integrations, chat, threads, budget } = needs;
+        let McpNeeds { db, bus, clock, vault, tool_servers, integrations, .. } = needs;
+        let McpNeeds { assistants, chat, agents, threads, budget, .. } = needs;
         Arc::new(Self {
             audit: Audit::new(&db),
             known: InvalidatedCache::by_id(
@@ -173,7 +181,9 @@ impl PgMcpGateway {
             vault,
             tool_servers,
             integrations,
+            assistants,
             chat,
+            agents,
             threads,
             budget,
         })
@@ -268,8 +278,28 @@ impl PgMcpGateway {
         Ok(surface)
     }
 
-    /// What somebody sees of a profile, or of the one that is theirs. `PROFILE_NOT_FOUND`.
-    pub(crate) async fn view(&self, viewer: &Viewer, slug: Option<&str>) -> Result<Arc<View>> {
+    /// What somebody sees of a profile, or of the one that is theirs, without what they may not use. `PROFILE_NOT_FOUND`.
+    pub(crate) async fn view(&self, viewer: &Viewer, slug: Option<&str>) -> Result<View> {
+        let view = self.unjudged(viewer, slug).await?;
+        let judged = view.targets().map(|(tool, target, id)| async move {
+            Ok::<_, Error>((!self.is_usable(viewer, target, id).await?).then(|| tool.to_owned()))
+        });
+        let hidden = try_join_all(judged).await?.into_iter().flatten().collect();
+        Ok(view.without(hidden))
+    }
+
+    /// Whether there is an assistant or agent, and somebody may use it.
+    pub(crate) async fn is_usable(&self, viewer: &Viewer, target: TargetType, id: &str) -> Result<bool> {
+        let account = &viewer.caller.account;
+        let found = match target {
+            TargetType::Assistant => self.assistants.get(account, id).await.map(drop),
+            TargetType::Agent => self.agents.get(account, &Id::named(id)).await.map(drop),
+        };
+        Ok(allowed(found)? && viewer.may_use(target, id).await?)
+    }
+
+    /// The same with all assistants and agents that are tools, whether or not they may use them.
+    pub(crate) async fn unjudged(&self, viewer: &Viewer, slug: Option<&str>) -> Result<View> {
         let account = &viewer.caller.account;
         let configured = self.configured(account).await?;
         let none = Vec::new();
@@ -291,15 +321,9 @@ impl PgMcpGateway {
         let profile = profile.ok_or_else(|| not_found(slug.unwrap_or(DEFAULT)))?;
         let granted = grants(profile);
         let surface = self.surface(account, profile).await?;
-        let mut hidden = HashSet::new();
-        for (tool, kind, id) in surface.targets() {
-            if !viewer.may_use(kind, id).await? {
-                hidden.insert(tool.to_owned());
-            }
-        }
         let off = self.switched_off(account, &viewer.name).await?;
         let disabled = off.get(&profile.id).map(Vec::as_slice).unwrap_or_default();
-        Ok(Arc::new(View::new((&profile.id, &profile.settings), surface, granted, hidden, disabled)))
+        Ok(View::new((&profile.id, &profile.settings), surface, granted, disabled))
     }
 
     pub(crate) async fn profile(&self, account: &AccountId, id: &str) -> Result<Arc<Loaded>> {

@@ -6,7 +6,6 @@ use std::{
     sync::Arc,
 };
 
-use platform_access::Kind;
 use platform_core::{Error, Result, sha256_hex};
 use platform_toolservers::{McpAuthMode, OfferedServer, ServerType, ToolDefinition};
 use serde_json::{
@@ -235,14 +234,6 @@ impl Surface {
         self.tools.iter().map(shown).collect()
     }
 
-    /// Assistants and agents that are tools and can be shown: the tool, the kind and the id.
-    pub fn targets(&self) -> impl Iterator<Item = (&str, Kind, &str)> {
-        self.enabled().filter_map(|tool| match &tool.target {
-            Target::Platform(target, id) => Some((tool.base_name.as_str(), target.kind(), id.as_str())),
-            _ => None,
-        })
-    }
-
     /// Every tool that can be shown, in order.
     pub fn enabled(&self) -> impl Iterator<Item = &Tool> {
         let is_meant = |(at, tool): &(usize, &Tool)| tool.enabled && self.by_name.get(&tool.name) == Some(at);
@@ -272,7 +263,6 @@ impl View {
         (profile_id, settings): (&str, &ProfileSettings),
         surface: Arc<Surface>,
         grants: Vec<Arc<Granted>>,
-        hidden: HashSet<String>,
         disabled: &[String],
     ) -> Self {
         Self {
@@ -281,14 +271,17 @@ impl View {
             audits_payloads: settings.audit_payloads,
             surface,
             grants,
-            hidden,
+            hidden: HashSet::new(),
             disabled: disabled.iter().cloned().collect(),
         }
     }
 
     fn is_granted(&self, tool: &Tool) -> bool {
-        let is_named = self.grants.is_empty() || self.grants.iter().any(|grant| grant.admits(tool));
-        is_named && !self.hidden.contains(&tool.base_name)
+        self.grants.is_empty() || self.grants.iter().any(|grant| grant.admits(tool))
+    }
+
+    fn granted(&self) -> impl Iterator<Item = &Tool> {
+        self.surface.enabled().filter(|tool| self.is_granted(tool))
     }
 
     fn is_on(&self, tool: &Tool) -> bool {
@@ -300,19 +293,22 @@ impl View {
         &self.surface.servers
     }
 
-    /// Whether an assistant or agent is among its tools or would be.
-    pub fn concerns(&self, id: &str) -> bool {
-        self.surface.targets().any(|(.., target)| target == id)
+    /// The same without some assistants and agents, by the names of their tools.
+    pub fn without(self, hidden: HashSet<String>) -> Self {
+        Self { hidden, ..self }
     }
 
-    /// Whether assistants or agents are among its tools or would be.
-    pub fn has_targets(&self) -> bool {
-        self.surface.targets().next().is_some()
+    /// Assistants and agents that are tools of it, also those that it is without: the tool, the type and the id.
+    pub fn targets(&self) -> impl Iterator<Item = (&str, TargetType, &str)> {
+        self.granted().filter_map(|tool| match &tool.target {
+            Target::Platform(target, id) => Some((tool.base_name.as_str(), *target, id.as_str())),
+            _ => None,
+        })
     }
 
     /// All that it may use, whether or not it is switched off.
     pub fn available(&self) -> impl Iterator<Item = &Tool> {
-        self.surface.enabled().filter(|tool| self.is_granted(tool))
+        self.granted().filter(|tool| !self.hidden.contains(&tool.base_name))
     }
 
     /// All that it uses.
@@ -322,7 +318,8 @@ impl View {
 
     /// One that it uses.
     pub fn tool(&self, name: &str) -> Option<&Tool> {
-        self.surface.find(name).filter(|tool| self.is_granted(tool) && self.is_on(tool))
+        let tool = self.surface.find(name).filter(|tool| self.is_granted(tool) && self.is_on(tool));
+        tool.filter(|tool| !self.hidden.contains(&tool.base_name))
     }
 
     /// What tells one list from another.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use platform_access::{Access, Demand, Kind};
+use platform_access::{Access, Demand};
 use platform_core::{Caller, Credential, ErrorKind, Result};
 use platform_toolservers::TOOL_SERVER;
 
 use crate::{
-    model::{ProfileSettings, SubjectType, Visibility},
+    model::{ProfileSettings, SubjectType, TargetType, Visibility},
     surface::Granted,
 };
 
@@ -64,8 +64,8 @@ impl Viewer {
     }
 
     /// Whether it may use an assistant or agent.
-    pub(crate) async fn may_use(&self, kind: Kind, id: &str) -> Result<bool> {
-        let named = [(kind, id.to_owned())];
+    pub(crate) async fn may_use(&self, target: TargetType, id: &str) -> Result<bool> {
+        let named = [(target.kind(), id.to_owned())];
         allowed(self.access.check(&self.caller, Demand { named: &named, ..Demand::default() }).await)
     }
 
@@ -75,7 +75,8 @@ impl Viewer {
     }
 }
 
-fn allowed(judged: Result<()>) -> Result<bool> {
+/// Whether it was allowed; what cannot be told is an error.
+pub(crate) fn allowed(judged: Result<()>) -> Result<bool> {
     match judged {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.code().kind(), ErrorKind::Forbidden | ErrorKind::NotFound) => Ok(false),

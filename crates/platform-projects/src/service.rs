@@ -115,7 +115,7 @@ impl ProjectService for PgProjectService {
         });
         let project = creating.await?;
         drop(conn);
-        self.known.changed(&project.id).await?;
+        self.known.changed(caller.account.as_str()).await?;
         Ok(project)
     }
 
@@ -149,7 +149,7 @@ impl ProjectService for PgProjectService {
         });
         let project = updating.await?;
         drop(conn);
-        self.known.changed(&project.id).await?;
+        self.known.changed(caller.account.as_str()).await?;
         Ok(project.into())
     }
 
@@ -187,7 +187,7 @@ impl ProjectService for PgProjectService {
         });
         let set = setting.await?;
         drop(conn);
-        self.known.changed(&project.id).await?;
+        self.known.changed(caller.account.as_str()).await?;
         Ok(set)
     }
 
@@ -202,11 +202,11 @@ impl ProjectService for PgProjectService {
         });
         removing.await?;
         drop(conn);
-        self.known.changed(&project.id).await
+        self.known.changed(caller.account.as_str()).await
     }
 
-    async fn user_deleted(&self, user: &Id<User>) -> Result<()> {
-        self.known.changed(user).await
+    async fn user_deleted(&self, _: &Id<User>) -> Result<()> {
+        self.known.changed("").await
     }
 }
 

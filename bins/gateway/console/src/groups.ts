@@ -261,7 +261,12 @@ export const GROUPS: Group[] = [
     ],
     below: [
       below<Api.Subtenant>({ title: "Users", path: "/v1/tenants/{tenantId}/subtenants", items: "items", columns: ["displayName", "subtenantId", "email", "lastSeenAt"],
-        id: ["subtenantId", "subtenantId"], actions: [{ title: "Delete", method: "DELETE", path: "/v1/tenants/{tenantId}/subtenants/{subtenantId}", kind: "danger", confirm: "Chats and history stay; its sessions and memory go." }] }),
+        id: ["subtenantId", "subtenantId"], actions: [
+          { title: "Change tier", method: "POST", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/tier", asks: ["tierId", "reason", "resetUsage"] },
+          { title: "Reset usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/usage-limits/reset", confirm: "The running windows begin at zero again." },
+          { title: "Add usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/add-usage", asks: ["tokens", "cost", "source", "reason"], shows: true },
+          { title: "Delete", method: "DELETE", path: "/v1/tenants/{tenantId}/subtenants/{subtenantId}", kind: "danger", confirm: "Chats and history stay; its sessions and memory go." },
+        ] }),
       below<Api.AuditEntry>({ title: "Audit", path: "/v1/tenant-admin/{tenantId}/audit", items: "items", columns: ["action", "from", "to", "reason", "userUID", "timestampMs"] }),
     ],
     empty: "No tenants yet. A tenant is a customer of yours; it is registered by its first message.",

@@ -10,7 +10,7 @@ use platform_conversation::ASSISTANT;
 use platform_core::{AccountId, Error, Result};
 use platform_db::Db;
 use platform_http::{Answer, Group, List, Request, key, session};
-use platform_jobs::{Run, Work, end_in};
+use platform_jobs::{Run, Work, cancel_in, end_in};
 use platform_memory::{MemoryService, PgMemory};
 use platform_triggers::{PgTriggers, TriggerService};
 use serde::Deserialize;
@@ -130,6 +130,7 @@ async fn delete(assistants: Arc<dyn AssistantService>, with_them: Arc<Followers>
     let account = request.account()?;
     let id = assistants.delete(account, identifier, &request.if_match()?).await?;
     with_them.go(account, &id).await?;
+    cancel_in(&mut *with_them.db.conn().await?, account, ASSISTANT_DELETED, &id).await?;
     Answer::deleted("assistant", &id)
 }
 

@@ -26,7 +26,7 @@ use crate::{
 const TAG: &str = "Who is shown what by the MCP endpoint, and who called what";
 const MESSAGE: &str = "message";
 const UPSTREAM: &str = "x-upstream-authorization";
-/// Who asks for nobody: it stands for somebody who would.
+/// Id of the session, application and user that a preview makes up.
 const PREVIEW: &str = "preview";
 
 struct Services {

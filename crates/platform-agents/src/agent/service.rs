@@ -28,9 +28,9 @@ use crate::{
     evaluation::{EvaluationConfig, check_evaluation, default_judge},
 };
 
-/// Bytes of the agents that are remembered at once.
-/// What the bus calls agents that changed.
+/// What the bus calls agents that changed, by id.
 pub const AGENT_TOPIC: &str = "agents";
+/// Bytes of the agents that are remembered at once.
 const MOST_REMEMBERED: u64 = 64 << 20;
 /// Kind of the runs that end all threads of an agent that was deleted.
 pub(crate) const END_ALL: &str = "thread-end-all";

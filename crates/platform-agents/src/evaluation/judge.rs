@@ -91,7 +91,11 @@ fn fail(evaluation: &mut Evaluation, error: Value) {
 }
 
 fn told(error: &Error) -> Value {
-    json!({"code": error.code().as_str(), "message": error.message()})
+    let mut told = json!({"code": error.code().as_str(), "message": error.message()});
+    if let Some(provider) = error.details().get("provider") {
+        told["provider"] = provider.clone();
+    }
+    told
 }
 
 /// What a provider did wrong, with the codes of contract 18 §3.7.

@@ -28,7 +28,7 @@ pub trait KeyService: Send + Sync {
     async fn list_keys(&self, caller: &Caller, page: Page) -> Result<ApiKeyPage>;
     /// One key.
     async fn get_key(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<ApiKey>;
-    /// Whoever shows a key.
+    /// The caller that a key authenticates as; `CONFLICT` when it does no longer.
     async fn key_caller(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<Caller>;
     /// Changes the given fields.
     async fn update_key(&self, caller: &Caller, id: &Id<ApiKey>, patch: Object) -> Result<ApiKey>;
@@ -127,7 +127,10 @@ impl KeyService for PgAuthService {
         let mut conn = self.db.conn().await?;
         let row = repository::key(&mut conn, &caller.account, id).await?.ok_or_else(|| not_found(id))?;
         refuse_other_projects(caller, &row.settings()?)?;
-        let (user, _) = stands(&conn, &row).await?;
+        let (user, has_fallen) = stands(&conn, &row).await?;
+        if has_fallen || row.disabled || row.expires_at_ms.is_some_and(|ends| ends <= self.clock.now().0) {
+            return Err(Error::new(Code::CONFLICT, "This key opens nothing any more."));
+        }
         row.into_caller(Origin { user, ..Origin::default() })
     }
 

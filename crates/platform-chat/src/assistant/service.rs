@@ -23,13 +23,13 @@ use super::{
 };
 use crate::{chat, code, turn};
 
-/// Bytes of the assistants that are remembered at once.
 /// A run whose subject is an assistant that was deleted: what others keep of it goes, too.
 pub const ASSISTANT_DELETED: &str = "assistant-deleted";
-/// Whoever deletes an assistant sees to that, and is cut off at times.
-const FOLLOWERS_GO: Duration = Duration::from_mins(1);
-/// What the bus calls assistants that changed.
+/// What the bus calls assistants that changed, by id and by identifier.
 pub const ASSISTANT_TOPIC: &str = "assistants";
+/// Whoever deletes an assistant takes away what others keep of it, and is cut off at times.
+const FOLLOWERS_GO: Duration = Duration::from_mins(1);
+/// Bytes of the assistants that are remembered at once.
 const MOST_REMEMBERED: u64 = 64 << 20;
 
 /// Assistants of an account.
@@ -142,6 +142,12 @@ impl PgAssistantService {
             row.into_assistant().map(Some)
         })
         .await
+    }
+
+    /// Says, after the commit, that an assistant changed, by either name.
+    async fn changed(&self, id: &str, identifier: &str) -> Result<()> {
+        self.known.changed(id).await?;
+        self.known.changed(identifier).await
     }
 
     /// Stores what an assistant refers to; an error when that is not there.
@@ -279,7 +285,7 @@ impl AssistantService for PgAssistantService {
                 Ok(assistant)
             })
             .await?;
-        self.known.changed(&assistant.id).await?;
+        self.changed(&assistant.id, &assistant.identifier).await?;
         Ok(assistant)
     }
 
@@ -330,7 +336,7 @@ impl AssistantService for PgAssistantService {
                 break updated;
             }
         };
-        self.known.changed(&updated.id).await?;
+        self.changed(&updated.id, &updated.identifier).await?;
         self.describe(account, updated).await
     }
 
@@ -353,7 +359,7 @@ impl AssistantService for PgAssistantService {
                 Ok((current.id, current.identifier))
             })
             .await?;
-        self.known.changed(&id).await?;
+        self.changed(&id, &identifier).await?;
         let at_work = chat::repository::at_work(&mut conn, account, &identifier).await?;
         // Each stop takes a connection of its own.
         drop(conn);

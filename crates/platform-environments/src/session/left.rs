@@ -55,7 +55,7 @@ impl PgEnvironments {
             let Ok(environment) = self.require(&account, &session.environment_id).await else { continue };
             let config = environment.settings()?.sandbox_config;
             let Some(machine) = self.backend.adopt(&session.sandbox_id).await else { continue };
-            let place = self.machines.place(&account, &session.id);
+            let slot = self.machines.slot(&account, &session.id);
             let mut conn = self.db.conn().await?;
             if !repository::take_over(&mut conn, &account, &session.id, &self.machines.owner).await? {
                 continue;
@@ -64,7 +64,7 @@ impl PgEnvironments {
             drop(conn);
             info!(sandbox = session.sandbox_id, "Saving a sandbox whose process is gone.");
             let end = End { saves: snapshot.as_ref().is_none_or(|of| of.status == "creating"), ..end_of(&session) };
-            let live = Live::new(account, session, config, machine, Variables::new(), place);
+            let live = Live::new(account, session, config, machine, Variables::new(), slot);
             live.begin_end();
             self.machines.insert(&live);
             let environments = Arc::clone(self);

@@ -35,7 +35,7 @@ pub(crate) struct Machines {
     most: usize,
     live: Mutex<HashMap<String, Arc<Live>>>,
     /// The machines that there are or will be.
-    places: Arc<Mutex<Slots>>,
+    slots: Arc<Mutex<Slots>>,
     /// The process ends: what others left is for others.
     pub closing: AtomicBool,
 }
@@ -57,12 +57,12 @@ pub(crate) struct MachineSlot {
 
 impl Drop for MachineSlot {
     fn drop(&mut self) {
-        let mut places = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        places.sessions.remove(&self.session);
-        if let Some(count) = places.of.get_mut(&self.account) {
+        let mut slots = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.sessions.remove(&self.session);
+        if let Some(count) = slots.of.get_mut(&self.account) {
             *count -= 1;
             if *count == 0 {
-                places.of.remove(&self.account);
+                slots.of.remove(&self.account);
             }
         }
     }
@@ -72,33 +72,33 @@ impl Machines {
     /// Room for so many at once.
     pub fn new(most: usize) -> Self {
         let (owner, closing) = (Id::<ProcessKind>::generate().into(), AtomicBool::new(false));
-        Self { owner, most, live: Mutex::default(), places: Arc::default(), closing }
+        Self { owner, most, live: Mutex::default(), slots: Arc::default(), closing }
     }
 
     /// Room for one more; an account leaves a quarter of it to others.
     pub fn reserve(&self, account: &AccountId, session: &str) -> Option<MachineSlot> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let (all, own) = (places.of.values().sum::<usize>(), places.of.get(account).copied().unwrap_or(0));
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, own) = (slots.of.values().sum::<usize>(), slots.of.get(account).copied().unwrap_or(0));
         let share = (self.most * 3).div_ceil(4);
         let is_full = self.most > 0 && (all >= self.most || own >= share);
-        (!is_full).then(|| self.placed(&mut places, account, session))
+        (!is_full).then(|| self.take(&mut slots, account, session))
     }
 
-    /// A place for one that is there already, however many there are: its disk, of which nothing runs any more.
-    pub fn place(&self, account: &AccountId, session: &str) -> MachineSlot {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        self.placed(&mut places, account, session)
+    /// A slot for one that is there already, however many there are: its disk, of which nothing runs any more.
+    pub fn slot(&self, account: &AccountId, session: &str) -> MachineSlot {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take(&mut slots, account, session)
     }
 
-    fn placed(&self, places: &mut Slots, account: &AccountId, session: &str) -> MachineSlot {
-        *places.of.entry(account.clone()).or_default() += 1;
-        places.sessions.insert(session.to_owned());
-        MachineSlot { of: Arc::clone(&self.places), account: account.clone(), session: session.to_owned() }
+    fn take(&self, slots: &mut Slots, account: &AccountId, session: &str) -> MachineSlot {
+        *slots.of.entry(account.clone()).or_default() += 1;
+        slots.sessions.insert(session.to_owned());
+        MachineSlot { of: Arc::clone(&self.slots), account: account.clone(), session: session.to_owned() }
     }
 
     /// Sessions whose machine is here, or is being made or ended here.
     pub fn sessions(&self) -> Vec<String> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).sessions.iter().cloned().collect()
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).sessions.iter().cloned().collect()
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {
@@ -139,7 +139,7 @@ pub(crate) struct Live {
     pub ending: AtomicBool,
     /// Its disk is being measured.
     pub measuring: AtomicBool,
-    _place: MachineSlot,
+    _slot: MachineSlot,
 }
 
 /// What changes of it.
@@ -166,7 +166,7 @@ impl Live {
         config: SandboxConfig,
         machine: Arc<dyn Machine>,
         variables: Variables,
-        place: MachineSlot,
+        slot: MachineSlot,
     ) -> Arc<Self> {
         let started = Timestamp(session.started_ms);
         let state = LiveState {
@@ -195,7 +195,7 @@ impl Live {
             secrets,
             ending,
             measuring,
-            _place: place,
+            _slot: slot,
         };
         live.state().variables = variables;
         Arc::new(live)

@@ -85,10 +85,10 @@ impl PgEnvironments {
         self.check_backend(config).await?;
         let session_id = String::from(Id::<SessionKind>::generate());
         let tenant = request.tenant_id.clone().filter(|_| config.per_tenant_snapshots);
-        let place = match self.machines.reserve(account, &session_id) {
-            Some(place) => place,
+        let slot = match self.machines.reserve(account, &session_id) {
+            Some(slot) => slot,
             None => {
-                // The machine whose place this one would take may have one here.
+                // The machine whose slot this one would take may have one here.
                 self.vacate(account, id, tenant.as_deref().unwrap_or_default(), &request).await?;
                 self.machines.reserve(account, &session_id).ok_or_else(|| self.full())?
             }
@@ -132,7 +132,7 @@ impl PgEnvironments {
                 let mut conn = environments.db.conn().await?;
                 snapshot::set_source(&mut conn, &account, snapshot, &session.sandbox_id).await?;
             }
-            environments.make(session, settings, place).await
+            environments.make(session, settings, slot).await
         };
         run_detached("start a sandbox", starting).await
     }
@@ -182,7 +182,7 @@ impl PgEnvironments {
         }
     }
 
-    /// Ends the live session of a lane by `force`, when its machine is one of this process: its place is free then.
+    /// Ends the live session of a lane by `force`, when its machine is one of this process: its slot is free then.
     /// `SESSION_ACTIVE` without, `SNAPSHOT_SAVE_IN_PROGRESS`.
     async fn vacate(&self, account: &AccountId, environment: &str, lane: &str, request: &StartSandbox) -> Result<()> {
         let mut conn = self.db.conn().await?;
@@ -219,7 +219,7 @@ impl PgEnvironments {
         self: Arc<Self>,
         session: SessionRow,
         settings: EnvironmentSettings,
-        place: MachineSlot,
+        slot: MachineSlot,
     ) -> Result<(StartedSandbox, Arc<Live>)> {
         let account = session.account();
         let made = match timeout(MAKING, self.machine_of(&session, &settings.sandbox_config)).await {
@@ -237,7 +237,7 @@ impl PgEnvironments {
         let mut variables = settings.sandbox_config.env_vars.clone();
         variables.extend(settings.env_vars.clone());
         let config = settings.sandbox_config;
-        let live = Live::new(account.clone(), session, config, machine, variables, place);
+        let live = Live::new(account.clone(), session, config, machine, variables, slot);
         live.learn(&Variables::new()).await?;
         // From now on it is looked after: init scripts fill disks, too.
         self.machines.insert(&live);

@@ -34,8 +34,8 @@ pub(super) async fn open(
 ) -> Result<Vec<OwnedFd>, SandboxError> {
     let (argument, container) = (argument.to_owned(), container.to_owned());
     let opening = run_blocking(move || {
-        let order = Instruction::Join { listen, names };
-        join(&argument, &container, process, &order).map_err(platform_core::Error::internal)
+        let instruction = Instruction::Join { listen, names };
+        join(&argument, &container, process, &instruction).map_err(platform_core::Error::internal)
     });
     opening.await.map_err(|error| {
         let reason = error.cause().map_or_else(String::new, ToString::to_string);
@@ -46,7 +46,7 @@ pub(super) async fn open(
     })
 }
 
-fn join(argument: &str, container: &str, process: i64, order: &Instruction) -> io::Result<Vec<OwnedFd>> {
+fn join(argument: &str, container: &str, process: i64, instruction: &Instruction) -> io::Result<Vec<OwnedFd>> {
     let elsewhere = || io::Error::other("its first process is not on this host");
     let dir = File::open(format!("/proc/{process}")).map_err(|_| elsewhere())?;
     // Beneath a directory that is open, nothing is ever of another process that has the number since.
@@ -65,7 +65,7 @@ fn join(argument: &str, container: &str, process: i64, order: &Instruction) -> i
     let mut child = command.stderr(Stdio::null()).spawn()?;
     // The command holds the other end of the socket.
     drop(command);
-    let sent = send(&ours, order, &[users.as_fd(), network.as_fd()]);
+    let sent = send(&ours, instruction, &[users.as_fd(), network.as_fd()]);
     let opened = sent.and_then(|()| match receive::<Report>(&ours)? {
         Some((Report::Listening, doors)) => Ok(doors),
         Some((Report::Failed(reason), _)) => Err(io::Error::other(reason)),

@@ -47,8 +47,8 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
     if let Some(most) = setup.memory {
         thread::Builder::new().name("memory".to_owned()).spawn(move || watch_memory(most))?;
     }
-    while let Some((order, files)) = receive(stdin())? {
-        match order {
+    while let Some((instruction, files)) = receive(stdin())? {
+        match instruction {
             Instruction::Start(id) => {
                 // Whoever waits for it must know it before it can end.
                 let mut running = commands.running();

@@ -1,18 +1,21 @@
-// What a tenant has used of what it may: bars that say when they reset, and curves of what was before.
+// What a tenant or an end user has used of what they may: bars that say when they reset, and curves of what was before.
 import type { JSX } from "preact";
 import { get } from "../api.ts";
 import { ago, compact, day, money, time } from "../format.ts";
 import type { Record_ } from "../groups.ts";
 import { Failure, useLoad } from "../parts/basic.tsx";
 import { Chart } from "../parts/chart.tsx";
-import { href } from "../router.ts";
+import { href, useQuery } from "../router.ts";
 
 const shown = (metric: string, value: number): string => (metric === "cost" ? money(value) : compact(value));
 
 export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
   const id = encodeURIComponent(tenant.tenantId);
-  const usage = useLoad((signal) => get(`/v1/tenant-usage/${id}`, {}, signal), [id, tenant]);
-  const history = useLoad<Record_[]>((signal) => get(`/v1/tenant-usage/${id}/history`, { scope: "tenant", limit: 500 }, signal), [id]);
+  const [chosen, choose] = useQuery("user");
+  const user = encodeURIComponent(chosen);
+  const users = useLoad<Record_[]>((signal) => get(`/v1/tenants/${id}/subtenants`, { limit: 100 }, signal).then((page) => page.items), [id]);
+  const usage = useLoad((signal) => (user ? get(`/v1/tenant-usage/${id}/subtenants/${user}`, {}, signal) : get(`/v1/tenant-usage/${id}`, {}, signal)), [id, user, tenant]);
+  const history = useLoad<Record_[]>((signal) => (user ? get(`/v1/tenant-usage/${id}/subtenants/${user}/history`, { limit: 500 }, signal) : get(`/v1/tenant-usage/${id}/history`, { scope: "tenant", limit: 500 }, signal)), [id, user]);
   const costs = useLoad<Record_[]>((signal) => get(`/v1/tenants/${id}/costs`, {}, signal), [id]);
   const kind = (row: Record_) => `${row.metric} by ${row.windowEvery > 1 ? row.windowEvery + " " : ""}${row.windowUnit}`;
   const kinds = [...new Set((history.value ?? []).map(kind))];
@@ -20,6 +23,12 @@ export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
   const spent = new Map((costs.value ?? []).map((row) => [row.date, row.totalCost + (row.secondaryCost ?? 0)]));
   return (
     <>
+      {users.value && users.value.length > 0 && (
+        <select aria-label="Whose quotas" value={chosen} onChange={(event) => choose(event.currentTarget.value)}>
+          <option value="">The whole tenant</option>
+          {users.value.map((it) => <option key={it.subtenantId} value={it.subtenantId}>{it.displayName || it.subtenantId}</option>)}
+        </select>
+      )}
       <Failure error={usage.error} />
       <p>{usage.value?.tierId ? <>Tier <a href={href("tiers")}>{usage.value.tierId}</a></> : "No tier: nothing is limited but by rules of its own."}</p>
       <ul class="quotas">
@@ -32,7 +41,7 @@ export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
         ))}
       </ul>
       <Failure error={costs.error} />
-      {costs.value && <Chart title="Cost by day" at={days} curves={[{ title: "Cost", values: days.map((at) => spent.get(at) ?? 0) }]} format={money} />}
+      {!user && costs.value && <Chart title="Cost by day" at={days} curves={[{ title: "Cost", values: days.map((at) => spent.get(at) ?? 0) }]} format={money} />}
       {kinds.map((one) => {
         const windows = history.value!.filter((row) => kind(row) === one).reverse();
         return <Chart key={one} title={`Closed windows: ${one}`} at={windows.map((row) => (/^(minute|hour)$/.test(row.windowUnit) ? new Date(row.windowStart).toISOString() : day(new Date(row.windowStart))))} curves={[{ title: "Used", values: windows.map((row) => row.consumption) }, { title: "Limit", values: windows.map((row) => row.limit) }]} format={(value) => shown(windows[0]!.metric, value)} />;
