@@ -408,7 +408,8 @@ await step("a quota is a bar that says when it begins anew", async () => {
   // An end user has quotas of their own, and is given more there.
   await api("PUT", "/tenant-admin/tiers/pro", { name: "Pro", isDefault: true, rules: [{ scope: "subtenant", metric: "tokens", windowUnit: "day", windowEvery: 1, limit: 1000 }] });
   await api("POST", "/assistants/helper/messages", { message: "/usage {\"inputTokens\": 300, \"outputTokens\": 200}\nHello", tenantId: "acme", subtenantId: "ann", skipSummarization: true });
-  await page.reload();
+  await to(page, "#/tiers");
+  await to(page, "#/tenants/acme");
   await page.getByLabel("Whose quotas").selectOption("ann");
   await page.waitForSelector(".quotas:has-text('tokens a day')");
   assert.equal(await page.getByRole("progressbar").getAttribute("aria-valuenow"), "50");
