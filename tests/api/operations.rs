@@ -71,10 +71,15 @@ async fn what_happens_is_counted_where_an_operator_looks_for_it() {
         let ours = text.lines().find_map(|line| line.strip_prefix(&format!("{of}{{account=\""))?.split_once("\"} "));
         ours.map(|(_, figure)| figure.to_owned())
     };
-    upload(&app, "a.txt", b"twelve bytes".as_slice()).await;
+    let file = upload(&app, "a.txt", b"twelve bytes".as_slice()).await;
+    let files = json!([{"name": "a.txt", "downloadUrl": file["downloadUrl"]}]);
+    let said = json!({"message": "Read it.", "files": files, "skipSummarization": true});
+    let said = app.post("/assistants/default/messages", said).await;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
     let text = read().await;
     assert_eq!(stored(&text, "platform_files").as_deref(), Some("1"), "{text}");
     assert_eq!(stored(&text, "platform_files_size_bytes").as_deref(), Some("12"), "{text}");
+    assert_eq!(stored(&text, "platform_message_files_size_bytes").as_deref(), Some("12"), "{text}");
 
     // A thread that sleeps, a stream, and a call that is broken off.
     let agent = agent(&app, json!({})).await;

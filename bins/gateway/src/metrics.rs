@@ -8,6 +8,7 @@ use std::{
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use async_trait::async_trait;
+use platform_conversation::message_file_bytes;
 use platform_core::{Money, Result};
 use platform_db::Db;
 use platform_files::PgFileService;
@@ -106,6 +107,7 @@ pub(crate) struct Metrics {
     connections: Family<StateLabels, Gauge>,
     files: Family<AccountLabels, Gauge>,
     file_bytes: Family<AccountLabels, Gauge>,
+    message_file_bytes: Family<AccountLabels, Gauge>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -149,6 +151,7 @@ impl Metrics {
             connections: Family::default(),
             files: Family::default(),
             file_bytes: Family::default(),
+            message_file_bytes: Family::default(),
         };
         metrics.register();
         metrics
@@ -159,6 +162,8 @@ impl Metrics {
         let (connections, files, file_bytes) = (&self.connections, &self.files, &self.file_bytes);
         registry.register("files", "Files of the accounts that store the most", files.clone());
         registry.register_with_unit("files_size", "What they store", Unit::Bytes, file_bytes.clone());
+        let of_messages = self.message_file_bytes.clone();
+        registry.register_with_unit("message_files_size", "Files as messages keep them", Unit::Bytes, of_messages);
         registry.register("build", "What runs here", Info::new([("version", "1.0.0")]));
         registry.register("http_requests", "Requests that were answered", requests.clone());
         registry.register_with_unit(
@@ -242,10 +247,25 @@ impl Metrics {
             }
             Err(error) => warn!(%error, "What is stored could not be read for the metrics; its last figures stand."),
         }
+        match of_messages(&watched.db).await {
+            Ok(usage) => {
+                self.message_file_bytes.clear();
+                for (account, bytes) in usage {
+                    self.message_file_bytes.get_or_create(&AccountLabels { account }).set(bytes);
+                }
+            }
+            Err(error) => {
+                warn!(%error, "What messages keep could not be read for the metrics; its last figures stand.");
+            }
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry).map_err(platform_core::Error::internal)?;
         Ok(text)
     }
+}
+
+async fn of_messages(db: &Db) -> Result<Vec<(String, i64)>> {
+    message_file_bytes(&mut *db.conn().await?).await
 }
 
 impl Observer for Metrics {

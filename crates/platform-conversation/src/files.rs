@@ -45,6 +45,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Memory of files that were fetched for messages until these are accepted, in all and of one account.
 const FETCHED: (usize, usize) = (128 << 20, 64 << 20);
 
+/// Accounts of which figures are told.
+const MOST_ACCOUNTS: i64 = 100;
+
 /// A file as it was when its message was accepted.
 #[derive(Debug, Clone)]
 pub struct StoredFile {
@@ -263,6 +266,13 @@ pub async fn screen_files(
         file.content.say(screening.text);
     }
     Ok(())
+}
+
+/// Bytes of the files that messages keep, of the accounts that keep the most; of all accounts, for figures.
+pub async fn message_file_bytes(conn: &mut Conn) -> Result<Vec<(String, i64)>> {
+    let bytes = sql::<BigInt>("sum(octet_length(bytes) + coalesce(octet_length(text), 0))::bigint");
+    let accounts = message_files::table.group_by(message_files::account_id).select((message_files::account_id, bytes));
+    Ok(accounts.order(sql::<BigInt>("2 DESC")).limit(MOST_ACCOUNTS).load(conn).await?)
 }
 
 /// Message, position and bytes of a file.

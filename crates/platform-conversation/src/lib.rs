@@ -57,7 +57,7 @@ pub use compact::{Span, TurnError, compact};
 pub use content::{Content, ContentPages, listed_contents};
 pub use context::UserMessage;
 pub use feedback::{MessageFeedback, NewFeedback};
-pub use files::{FileFetcher, StoredFile, screen_files};
+pub use files::{FileFetcher, StoredFile, message_file_bytes, screen_files};
 pub use history::kept_history;
 pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
 pub use message::{

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use pdf_extract::{Document, Error as PdfError, MediaBox, OutputDev, OutputError, Transform, output_doc};
+use pdf_extract::{Document, Error as PdfError, OutputError, output_doc};
 
-use crate::{
-    document::MOST_TEXT,
-    html::{cell_of, table_of},
+mod drawn;
+mod table;
+
+use self::{
+    drawn::{Drawn, Line},
+    table::table,
 };
+use crate::{document::MOST_TEXT, html::table_of};
 
 /// Pages of a PDF.
 const MOST_PAGES: usize = 10_000;
@@ -16,20 +20,6 @@ const LARGER: f64 = 1.15;
 const LONGEST_HEADING: usize = 150;
 /// Sizes of headings that are told apart.
 const MOST_LEVELS: usize = 4;
-/// Words of a line that stand so many sizes of their letters apart are in cells of their own.
-const BETWEEN_CELLS: f64 = 1.0;
-/// Columns of a table.
-const MOST_COLUMNS: usize = 64;
-/// Letters that are drawn as one.
-const LIGATURES: [(&str, &str); 7] = [
-    ("\u{fb00}", "ff"),
-    ("\u{fb01}", "fi"),
-    ("\u{fb02}", "fl"),
-    ("\u{fb03}", "ffi"),
-    ("\u{fb04}", "ffl"),
-    ("\u{fb05}", "st"),
-    ("\u{fb06}", "st"),
-];
 /// What stands before an item of a list.
 const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{25cf}', '\u{25cb}', '\u{25a0}'];
 
@@ -60,138 +50,6 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
     Ok(text)
 }
 
-/// A line as it is drawn.
-#[derive(Default)]
-struct Line {
-    text: String,
-    /// Sizes of its letters in points, added up, and how many they are.
-    sizes: f64,
-    letters: u32,
-    cells: Vec<Cell>,
-}
-
-/// Words of a line that stand apart: where they begin in its text, and where they are on the page.
-struct Cell {
-    begin: usize,
-    left: f64,
-    right: f64,
-}
-
-impl Line {
-    /// Draws a letter that stands so far from the one before.
-    fn draw(&mut self, letter: &str, size: f64, (left, right): (f64, f64), gap: f64) {
-        if gap > size * 0.1 {
-            self.text.push(' ');
-        }
-        match self.cells.last_mut() {
-            Some(cell) if gap <= size * BETWEEN_CELLS => cell.right = cell.right.max(right),
-            last => {
-                if let Some(last) = last {
-                    last.right = last.right.min(left);
-                }
-                self.cells.push(Cell { begin: self.text.len(), left, right });
-            }
-        }
-        let letters = LIGATURES.iter().find(|(drawn, _)| *drawn == letter).map_or(letter, |(_, letters)| letters);
-        self.text.push_str(letters);
-        self.sizes += size;
-        self.letters = self.letters.saturating_add(1);
-    }
-
-    /// Its cells, each with its text.
-    fn cells(&self) -> Vec<(&Cell, &str)> {
-        let ends = self.cells.iter().skip(1).map(|cell| cell.begin).chain([self.text.len()]);
-        let cells = self.cells.iter().zip(ends).map(|(cell, end)| (cell, self.text[cell.begin..end].trim()));
-        cells.filter(|(_, text)| !text.is_empty()).collect()
-    }
-
-    /// Size of its letters in half points.
-    #[expect(clippy::cast_possible_truncation, reason = "sizes of letters are small")]
-    fn half_points(&self) -> i64 {
-        (self.sizes / f64::from(self.letters.max(1)) * 2.0).clamp(0.0, 10_000.0).round() as i64
-    }
-}
-
-/// What is drawn on the pages, in lines.
-#[derive(Default)]
-struct Drawn {
-    pages: Vec<Vec<Line>>,
-    begins_word: bool,
-    /// Letters since it began.
-    letters: u32,
-    /// Where the last letter is, where it ends, and its size.
-    last_y: f64,
-    last_left: f64,
-    last_end: f64,
-    last_size: f64,
-}
-
-impl OutputDev for Drawn {
-    fn begin_page(&mut self, _: u32, _: &MediaBox, _: Option<(f64, f64, f64, f64)>) -> Result<(), OutputError> {
-        self.pages.push(vec![Line::default()]);
-        (self.begins_word, self.last_y, self.last_end, self.last_size) = (false, 0.0, f64::MAX, 0.0);
-        Ok(())
-    }
-
-    fn end_page(&mut self) -> Result<(), OutputError> {
-        Ok(())
-    }
-
-    fn output_character(
-        &mut self,
-        at: &Transform,
-        width: f64,
-        _: f64,
-        font_size: f64,
-        letter: &str,
-    ) -> Result<(), OutputError> {
-        let Some(lines) = self.pages.last_mut() else { return Ok(()) };
-        // The side of a square as large as the letter's.
-        let size = (font_size * (at.m11 + at.m21) * font_size * (at.m12 + at.m22)).abs().sqrt();
-        let (x, y) = (at.m31, -at.m32);
-        let mut gap = 0.0;
-        if self.begins_word {
-            gap = x - self.last_end;
-            // Of several letters of which one is not as wide as it is said the last is overlapped by what comes next.
-            if self.letters > 1 && gap < size * -0.2 && x > f64::midpoint(self.last_left, self.last_end) {
-                gap = f64::INFINITY;
-            }
-            let (moved, goes_back) = ((y - self.last_y).abs(), x < self.last_end - size * 0.1);
-            let is_upright = at.m12.abs() <= at.m11.abs();
-            // What is raised or lowered goes on where its line is.
-            let most = if is_upright { size.max(self.last_size) * 0.5 } else { size * 1.5 };
-            if moved > most || goes_back && moved > size * 0.5 {
-                lines.push(Line::default());
-            }
-            if goes_back && moved > size * 1.5 {
-                lines.push(Line::default());
-            }
-            self.letters = 0;
-        }
-        self.letters = self.letters.saturating_add(1);
-        let end = x + width * size;
-        if let Some(line) = lines.last_mut() {
-            line.draw(letter, size, (x, end), gap);
-        }
-        (self.begins_word, self.last_size) = (false, size);
-        (self.last_y, self.last_left, self.last_end) = (y, x, end);
-        Ok(())
-    }
-
-    fn begin_word(&mut self) -> Result<(), OutputError> {
-        self.begins_word = true;
-        Ok(())
-    }
-
-    fn end_word(&mut self) -> Result<(), OutputError> {
-        Ok(())
-    }
-
-    fn end_line(&mut self) -> Result<(), OutputError> {
-        Ok(())
-    }
-}
-
 /// Sizes of headings, the largest first: those that are larger than most of the text.
 fn heading_sizes(pages: &[Vec<Line>]) -> Vec<i64> {
     let mut letters: BTreeMap<i64, u64> = BTreeMap::new();
@@ -216,74 +74,6 @@ fn heading_sizes(pages: &[Vec<Line>]) -> Vec<i64> {
 
 fn is_heading(text: &str) -> bool {
     text.chars().any(char::is_alphabetic) && text.chars().count() <= LONGEST_HEADING
-}
-
-/// A column of a table: where its cells are on the page, and what they say, each with the number of its row.
-struct Column {
-    left: f64,
-    right: f64,
-    cells: Vec<(usize, String)>,
-}
-
-/// The rows of the table that the first of these lines are, cells of a column below one another, and how many lines
-/// they take.
-fn table<'l>(lines: impl Iterator<Item = &'l Line>) -> (Vec<Vec<String>>, usize) {
-    let (mut columns, mut rows, mut end) = (Vec::<Column>::new(), 0, 0);
-    for (at, line) in lines.enumerate().filter(|(_, line)| !line.text.trim().is_empty()) {
-        let cells = line.cells();
-        let Some(places) = places(&columns, &cells) else { break };
-        end = at + 1;
-        for ((cell, text), place) in cells.into_iter().zip(places) {
-            let text = cell_of(text);
-            match place {
-                Some(at) => {
-                    let column = &mut columns[at];
-                    (column.left, column.right) = (column.left.min(cell.left), column.right.max(cell.right));
-                    column.cells.push((rows, text));
-                }
-                None => columns.push(Column { left: cell.left, right: cell.right, cells: vec![(rows, text)] }),
-            }
-        }
-        columns.sort_by(|a, b| a.left.total_cmp(&b.left));
-        rows += 1;
-    }
-    if rows < 2 {
-        return (vec![], 0);
-    }
-    let mut table = vec![vec![String::new(); columns.len()]; rows];
-    for (at, column) in columns.into_iter().enumerate() {
-        for (row, text) in column.cells {
-            table[row][at] = text;
-        }
-    }
-    (table, end)
-}
-
-/// The column below which each cell of a row stands, none for a new one; or the row is not of this table: two of its
-/// cells stand below one column or one below two, or fewer than two below any.
-fn places(columns: &[Column], cells: &[(&Cell, &str)]) -> Option<Vec<Option<usize>>> {
-    let stands_below = |cell: &Cell, column: &Column| column.left < cell.right && cell.left < column.right;
-    // As many cells as columns are one of each, wherever in its column each stands.
-    if cells.len() > 2 && cells.len() == columns.len() {
-        let is_of_other = |(at, (cell, _)): (usize, &(&Cell, &str))| {
-            columns.iter().enumerate().any(|(of, column)| of != at && stands_below(cell, column))
-        };
-        if !cells.iter().enumerate().any(is_of_other) {
-            return Some((0..cells.len()).map(Some).collect());
-        }
-    }
-    let mut places = Vec::with_capacity(cells.len());
-    for (cell, _) in cells {
-        let mut below = (0..columns.len()).filter(|at| stands_below(cell, &columns[*at]));
-        let place = below.next();
-        if below.next().is_some() || place.is_some() && places.contains(&place) {
-            return None;
-        }
-        places.push(place);
-    }
-    let (old, new) = (places.iter().flatten().count(), places.iter().filter(|place| place.is_none()).count());
-    let is_row = if columns.is_empty() { new > 1 } else { old > 1 };
-    (is_row && columns.len() + new <= MOST_COLUMNS).then_some(places)
 }
 
 /// A passage is found with its page and the headings above it, also those of pages before.
@@ -369,6 +159,8 @@ fn whole_words(page: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pdf_extract::{OutputDev, Transform};
+
     use super::*;
 
     fn page(lines: &[(&str, f64)]) -> Vec<Line> {
@@ -449,7 +241,8 @@ mod tests {
 
     #[test]
     fn letters_are_one_line_as_far_as_they_are_set_as_one() {
-        let mut drawn = Drawn { pages: vec![vec![Line::default()]], last_end: f64::MAX, ..Drawn::default() };
+        let mut drawn = Drawn::default();
+        drawn.begin();
         for (at, size, width, word) in [
             ((0.0, 700.0), 36.0, 0.5, "Title"),
             ((0.0, 682.0), 12.0, 0.5, "right below it"),
