@@ -46,7 +46,9 @@ async fn what_happens_is_counted_where_an_operator_looks_for_it() {
         let line = text.lines().find(|line| line.strip_prefix(sample).is_some_and(|rest| rest.starts_with(' ')))?;
         line.rsplit(' ').next()?.parse().ok()
     };
-    let hello = json!({"message": "Hello", "skipSummarization": true});
+    let file = upload(&app, "a.txt", b"twelve bytes".as_slice()).await;
+    let files = json!([{"name": "a.txt", "downloadUrl": file["downloadUrl"]}]);
+    let hello = json!({"message": "Hello", "files": files, "skipSummarization": true});
     assert_eq!(app.post("/assistants/default/messages", hello).await.status, StatusCode::OK);
     app.get("/nothing").await;
     let text = read().await;
@@ -71,12 +73,6 @@ async fn what_happens_is_counted_where_an_operator_looks_for_it() {
         let ours = text.lines().find_map(|line| line.strip_prefix(&format!("{of}{{account=\""))?.split_once("\"} "));
         ours.map(|(_, figure)| figure.to_owned())
     };
-    let file = upload(&app, "a.txt", b"twelve bytes".as_slice()).await;
-    let files = json!([{"name": "a.txt", "downloadUrl": file["downloadUrl"]}]);
-    let said = json!({"message": "Read it.", "files": files, "skipSummarization": true});
-    let said = app.post("/assistants/default/messages", said).await;
-    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
-    let text = read().await;
     assert_eq!(stored(&text, "platform_files").as_deref(), Some("1"), "{text}");
     assert_eq!(stored(&text, "platform_files_size_bytes").as_deref(), Some("12"), "{text}");
     assert_eq!(stored(&text, "platform_message_files_size_bytes").as_deref(), Some("12"), "{text}");

@@ -2,7 +2,7 @@
 
 use std::{
     net::TcpListener,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -30,6 +30,8 @@ use prometheus_client::{
 };
 use tracing::warn;
 
+/// What messages keep is read so often at most.
+const MESSAGES_READ: Duration = Duration::from_mins(10);
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -108,6 +110,8 @@ pub(crate) struct Metrics {
     files: Family<AccountLabels, Gauge>,
     file_bytes: Family<AccountLabels, Gauge>,
     message_file_bytes: Family<AccountLabels, Gauge>,
+    /// When what messages keep was read last.
+    messages_read: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -152,6 +156,7 @@ impl Metrics {
             files: Family::default(),
             file_bytes: Family::default(),
             message_file_bytes: Family::default(),
+            messages_read: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -247,25 +252,28 @@ impl Metrics {
             }
             Err(error) => warn!(%error, "What is stored could not be read for the metrics; its last figures stand."),
         }
-        match of_messages(&watched.db).await {
-            Ok(usage) => {
-                self.message_file_bytes.clear();
-                for (account, bytes) in usage {
-                    self.message_file_bytes.get_or_create(&AccountLabels { account }).set(bytes);
-                }
-            }
-            Err(error) => {
-                warn!(%error, "What messages keep could not be read for the metrics; its last figures stand.");
-            }
+        if let Err(error) = self.read_messages(&watched.db).await {
+            warn!(%error, "What messages keep could not be read for the metrics; its last figures stand.");
         }
         let mut text = String::new();
         encode(&mut text, &self.registry).map_err(platform_core::Error::internal)?;
         Ok(text)
     }
-}
 
-async fn of_messages(db: &Db) -> Result<Vec<(String, i64)>> {
-    message_file_bytes(&mut *db.conn().await?).await
+    /// Reads what messages keep of files, now and then: it takes a look at each.
+    async fn read_messages(&self, db: &Db) -> Result<()> {
+        let read = *self.messages_read.lock().expect("lock");
+        if read.is_some_and(|read| read.elapsed() < MESSAGES_READ) {
+            return Ok(());
+        }
+        let usage = message_file_bytes(&mut *db.conn().await?).await?;
+        self.message_file_bytes.clear();
+        for (account, bytes) in usage {
+            self.message_file_bytes.get_or_create(&AccountLabels { account }).set(bytes);
+        }
+        *self.messages_read.lock().expect("lock") = Some(Instant::now());
+        Ok(())
+    }
 }
 
 impl Observer for Metrics {

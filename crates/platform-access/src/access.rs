@@ -13,6 +13,15 @@ use crate::{
     reach::{ProjectRole, Reach},
 };
 
+/// Whether a check let the caller through; that it could not be made is an error.
+pub fn allowed(checked: Result<()>) -> Result<bool> {
+    match checked {
+        Ok(()) => Ok(true),
+        Err(error) if error.cause().is_none() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// What the bus calls projects and members that changed, by account; of none: of all.
 pub const PROJECT_TOPIC: &str = "project";
 
@@ -74,11 +83,7 @@ impl Access {
     pub async fn sees(&self, caller: &Caller, (kind, id): (&str, &str)) -> Result<bool> {
         let Some(kind) = self.resources.keys().find(|known| known.name() == kind) else { return Ok(true) };
         let named = [(*kind, id.to_owned())];
-        match self.check(caller, Demand { named: &named, reads: true, ..Demand::default() }).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.cause().is_none() => Ok(false),
-            Err(error) => Err(error),
-        }
+        allowed(self.check(caller, Demand { named: &named, reads: true, ..Demand::default() }).await)
     }
 
     /// Refuses a caller whose demand goes further than it reaches. What does not exist is left to whoever can say so.

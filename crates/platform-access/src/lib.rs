@@ -43,7 +43,7 @@ mod schema;
 mod settings;
 mod uses;
 
-pub use access::{Access, NoProjects, PROJECT_TOPIC, Projects, check_owner};
+pub use access::{Access, NoProjects, PROJECT_TOPIC, Projects, allowed, check_owner};
 pub use demand::{Demand, ReferenceField, Right, references};
 pub use kind::{Kind, Place, Reference, References, Resources};
 pub use reach::{KnownProject, KnownProjects, ProjectRole, Reach, Visibility};

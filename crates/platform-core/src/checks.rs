@@ -238,6 +238,6 @@ mod tests {
         assert!(error.message().contains("(and 4999 more, see details.issues: "));
         assert_eq!(error.details()["issues"].as_array().map(Vec::len), Some(MOST_ISSUES));
         assert!(error.message().starts_with("files[0].ä"), "it says which");
-        assert!(serde_json::to_string(error.details()).expect("JSON").len() < 128 << 10);
+        assert!(serde_json::to_string(&error.details()).expect("JSON").len() < 128 << 10);
     }
 }

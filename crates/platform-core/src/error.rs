@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -185,21 +185,16 @@ impl Error {
     #[must_use]
     pub fn with_issues(mut self, issues: Vec<Issue>) -> Self {
         self.0.issues = issues;
-        let told = self.0.issues.clone();
-        self.with("issues", told)
+        self
     }
 
     /// An error about a part of the request, as one about the whole.
     #[must_use]
     pub fn within(mut self, path: &str) -> Self {
-        let mut issues = std::mem::take(&mut self.0.issues);
-        if issues.is_empty() {
-            return self;
-        }
-        for issue in &mut issues {
+        for issue in &mut self.0.issues {
             issue.path = format!("{path}.{}", issue.path);
         }
-        self.at(path).with_issues(issues)
+        if self.0.issues.is_empty() { self } else { self.at(path) }
     }
 
     /// Says something else of the same failure.
@@ -247,9 +242,14 @@ impl Error {
         &self.0.message
     }
 
-    /// Machine-readable particulars.
-    pub fn details(&self) -> &Object {
-        &self.0.details
+    /// Machine-readable particulars; the fields that broke rules as `issues`.
+    pub fn details(&self) -> Cow<'_, Object> {
+        if self.0.issues.is_empty() {
+            return Cow::Borrowed(&self.0.details);
+        }
+        let mut details = self.0.details.clone();
+        details.insert("issues".to_owned(), serde_json::to_value(&self.0.issues).unwrap_or_default());
+        Cow::Owned(details)
     }
 
     /// Fields that broke rules.

@@ -5,7 +5,7 @@ use actix_web::{
     http::{StatusCode, header},
 };
 use platform_core::{Code, Error, ErrorKind};
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::{error, warn};
 
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -52,8 +52,7 @@ pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
     });
     let fields = body.as_object_mut().expect("an object");
     if error.code().repeats_details() {
-        let repeated = error.details().iter().map(|(name, value)| (name.clone(), value.clone()));
-        fields.extend(repeated.collect::<Vec<(String, Value)>>());
+        fields.extend(error.details().into_owned());
     }
     let mut response = HttpResponse::build(status);
     let retry_after = error.retries_after().or(match error.code() {

@@ -7,7 +7,7 @@ use actix_web::http::{
     header::{HeaderMap, HeaderName, IF_MATCH, ORIGIN, REFERER},
 };
 use bytes::Bytes;
-use platform_access::{Access, Demand, Kind, Reach, Reference, Right};
+use platform_access::{Access, Demand, Kind, Reach, Reference, Right, allowed};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
     AccountId, Caller, Checks, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session,
@@ -436,15 +436,6 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
 /// Text as it was before it was put into an address.
 pub fn percent_decode(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-/// Whether a check let the caller through; that it could not be made is an error.
-fn allowed(checked: Result<()>) -> Result<bool> {
-    match checked {
-        Ok(()) => Ok(true),
-        Err(error) if error.cause().is_none() => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// The top level of a body: an object, each name once.

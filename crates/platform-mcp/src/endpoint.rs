@@ -107,7 +107,7 @@ impl PgMcpGateway {
         count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
         // Who may not see the profile learns nothing more.
-        let view = self.unjudged(&asking.viewer, asking.profile.as_deref()).await?;
+        let mut view = self.whole_view(&asking.viewer, asking.profile.as_deref()).await?;
         let (bytes, headers) = (body.clone(), asking.headers.clone());
         let message = match run_sized(body.len(), move || Ok(Message::read(&bytes, &headers))).await? {
             Ok(Incoming::Request(message)) => message,
@@ -122,8 +122,9 @@ impl PgMcpGateway {
             ("tools/list", _) => {
                 if let Some(header) = &asking.upstream {
                     self.read_with_header(&asking.viewer.caller.account, &view, header).await?;
+                    view = self.whole_view(&asking.viewer, asking.profile.as_deref()).await?;
                 }
-                list(&self.view(&asking.viewer, asking.profile.as_deref()).await?, &message)
+                list(&self.usable(&asking.viewer, view).await?, &message)
             }
             ("tools/call", _) => self.call(asking, view, message, count).await,
             ("subscriptions/listen", true) => {
@@ -202,7 +203,7 @@ impl PgMcpGateway {
     async fn call(
         self: &Arc<Self>,
         asking: Asking,
-        view: View,
+        mut view: View,
         mut message: Message,
         count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
@@ -215,9 +216,12 @@ impl PgMcpGateway {
             Some(_) => return Ok(message.fail(400, INVALID_PARAMS, "params.arguments must be an object.").into()),
         };
         let mut is_hidden = false;
-        let mut view = Arc::new(view);
-        if view.mode == ExposeMode::Search {
-            view = Arc::new(self.view(&asking.viewer, asking.profile.as_deref()).await?);
+        let searches = view.mode == ExposeMode::Search;
+        if searches {
+            view = self.usable(&asking.viewer, view).await?;
+        }
+        let view = Arc::new(view);
+        if searches {
             match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
                     let calling = Calling::new(self, asking, &view, &name, arguments);
@@ -229,13 +233,13 @@ impl PgMcpGateway {
             }
         }
         // Whoever calls through `call_tool` repeats none of its arguments in headers.
-        if let Some(tool) = view.tool(&name).filter(|_| view.mode != ExposeMode::Search)
+        if let Some(tool) = view.tool(&name).filter(|_| !searches)
             && let Err(failure) = message.check_arguments(&tool.repeated, &arguments, &asking.headers)
         {
             return Ok(failure.into());
         }
-        if let Some(Target::Platform(target, id)) = view.tool(&name).map(|tool| &tool.target) {
-            is_hidden |= !self.is_usable(&asking.viewer, *target, id).await?;
+        if let Some(Target::Platform(target, id)) = view.tool(&name).filter(|_| !searches).map(|tool| &tool.target) {
+            is_hidden = !self.is_usable(&asking.viewer, *target, id).await?;
         }
         let calling = Calling::new(self, asking, &view, &name, arguments);
         let Some(tool) = view.tool(&name).filter(|_| !is_hidden) else {

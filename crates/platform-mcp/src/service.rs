@@ -6,6 +6,7 @@ use std::{
 
 use futures_util::future::try_join_all;
 use moka::sync::Cache;
+use platform_access::allowed;
 use platform_agents::{AgentService, ThreadService};
 use platform_chat::{AssistantService, ChatService};
 use platform_core::{
@@ -27,7 +28,7 @@ use crate::{
     },
     repository::{self, Seen},
     surface::{Granted, Surface, View, is_unseen_before, platform_tools, tools_of},
-    viewer::{Viewer, allowed},
+    viewer::Viewer,
 };
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
@@ -280,7 +281,11 @@ impl PgMcpGateway {
 
     /// What somebody sees of a profile, or of the one that is theirs, without what they may not use. `PROFILE_NOT_FOUND`.
     pub(crate) async fn view(&self, viewer: &Viewer, slug: Option<&str>) -> Result<View> {
-        let view = self.unjudged(viewer, slug).await?;
+        self.usable(viewer, self.whole_view(viewer, slug).await?).await
+    }
+
+    /// The same of a view that has all assistants and agents.
+    pub(crate) async fn usable(&self, viewer: &Viewer, view: View) -> Result<View> {
         let judged = view.targets().map(|(tool, target, id)| async move {
             Ok::<_, Error>((!self.is_usable(viewer, target, id).await?).then(|| tool.to_owned()))
         });
@@ -298,8 +303,8 @@ impl PgMcpGateway {
         Ok(allowed(found)? && viewer.may_use(target, id).await?)
     }
 
-    /// The same with all assistants and agents that are tools, whether or not they may use them.
-    pub(crate) async fn unjudged(&self, viewer: &Viewer, slug: Option<&str>) -> Result<View> {
+    /// What somebody sees of a profile, with all assistants and agents that are tools. `PROFILE_NOT_FOUND`.
+    pub(crate) async fn whole_view(&self, viewer: &Viewer, slug: Option<&str>) -> Result<View> {
         let account = &viewer.caller.account;
         let configured = self.configured(account).await?;
         let none = Vec::new();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use platform_access::{Access, Demand};
-use platform_core::{Caller, Credential, ErrorKind, Result};
+use platform_access::{Access, Demand, allowed};
+use platform_core::{Caller, Credential, Result};
 use platform_toolservers::TOOL_SERVER;
 
 use crate::{
@@ -72,14 +72,5 @@ impl Viewer {
     /// Whether it may decide that tools of a server are called.
     pub(crate) async fn may_approve(&self, server: &str) -> Result<bool> {
         allowed(self.access.check_approval(&self.caller, &[(TOOL_SERVER, server.to_owned())]).await)
-    }
-}
-
-/// Whether it was allowed; what cannot be told is an error.
-pub(crate) fn allowed(judged: Result<()>) -> Result<bool> {
-    match judged {
-        Ok(()) => Ok(true),
-        Err(error) if matches!(error.code().kind(), ErrorKind::Forbidden | ErrorKind::NotFound) => Ok(false),
-        Err(error) => Err(error),
     }
 }

@@ -51,7 +51,7 @@ impl PgEvaluationService {
         let spec = match chosen {
             Ok(spec) => spec,
             Err(error) => {
-                fail(evaluation, told(&error));
+                fail(evaluation, error_record(&error));
                 return Ok(Vec::new());
             }
         };
@@ -72,10 +72,10 @@ impl PgEvaluationService {
                     }
                     let message = "The judge's answer is not the JSON that was asked for.";
                     let answered = Fault::of(FaultCode::Protocol, message, &spec.provider);
-                    fail(evaluation, told_of(&answered));
+                    fail(evaluation, fault_record(&answered));
                 }
                 Err(fault) => {
-                    fail(evaluation, told_of(&fault));
+                    fail(evaluation, fault_record(&fault));
                     return Ok(answers);
                 }
             }
@@ -90,26 +90,26 @@ fn fail(evaluation: &mut Evaluation, error: Value) {
     evaluation.error = Some(error);
 }
 
-fn told(error: &Error) -> Value {
-    let mut told = json!({"code": error.code().as_str(), "message": error.message()});
+fn error_record(error: &Error) -> Value {
+    let mut record = json!({"code": error.code().as_str(), "message": error.message()});
     if let Some(provider) = error.details().get("provider") {
-        told["provider"] = provider.clone();
+        record["provider"] = provider.clone();
     }
-    told
+    record
 }
 
 /// What a provider did wrong, with the codes of contract 18 §3.7.
-fn told_of(fault: &Fault) -> Value {
+fn fault_record(fault: &Fault) -> Value {
     let error = Error::from(fault);
     if fault.refusal.is_some() {
-        return told(&error);
+        return error_record(&error);
     }
     let code = if fault.code == FaultCode::Timeout { error.code().as_str() } else { fault.code.as_str() };
-    let mut told = json!({"code": code, "message": fault.message, "provider": fault.provider});
+    let mut record = json!({"code": code, "message": fault.message, "provider": fault.provider});
     if let Some(status) = fault.status {
-        told["status"] = status.into();
+        record["status"] = status.into();
     }
-    told
+    record
 }
 
 fn complete(evaluation: &mut Evaluation, criteria: BTreeMap<String, CriterionScore>, feedback: String) {
