@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pdf_extract::{Document, Error as PdfError, OutputError, output_doc};
+use pdf_extract::{Dictionary, Document, Error as PdfError, Object, OutputError, output_doc};
 
 mod drawn;
 mod table;
@@ -18,6 +18,8 @@ const MOST_PAGES: usize = 10_000;
 /// A line is a heading from so many times the size of the text on, and up to so many letters.
 const LARGER: f64 = 1.15;
 const LONGEST_HEADING: usize = 150;
+/// Letters of a font.
+const MOST_WIDTHS: i64 = 1 << 16;
 /// Sizes of headings that are told apart.
 const MOST_LEVELS: usize = 4;
 /// What stands before an item of a list.
@@ -36,6 +38,7 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
     if document.get_pages().len() > MOST_PAGES {
         return Err(format!("it has more than {MOST_PAGES} pages"));
     }
+    list_widths(&mut document);
     let mut drawn = Drawn::default();
     // What comes before a page that cannot be read is text all the same.
     let read = output_doc(&document, &mut drawn);
@@ -48,6 +51,43 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
         text.extend(["Page ", &drawn.pages.len().to_string(), " and what follows could not be read.\n"]);
     }
     Ok(text)
+}
+
+/// Lists the widths of letters that are written as ranges (ISO 32000-1, 9.7.4.3), since the library reads only lists.
+fn list_widths(document: &mut Document) {
+    let is_font = |font: &Dictionary| {
+        font.get(b"Subtype").and_then(Object::as_name).is_ok_and(|kind| kind.starts_with(b"CIDFont"))
+    };
+    let widths = |font: &Dictionary| listed(font.get_deref(b"W", document).and_then(Object::as_array).ok()?);
+    let fonts: Vec<_> = document
+        .objects
+        .iter()
+        .filter_map(|(id, object)| object.as_dict().ok().filter(|font| is_font(font)).map(|font| (*id, widths(font))))
+        .collect();
+    for (id, widths) in fonts {
+        if let (Ok(font), Some(widths)) = (document.get_dictionary_mut(id), widths) {
+            font.set("W", widths);
+        }
+    }
+}
+
+/// `first [width width …]` instead of `first last width`; none where it is neither.
+fn listed(widths: &[Object]) -> Option<Vec<Object>> {
+    let (mut rest, mut all) = (widths, vec![]);
+    while !rest.is_empty() {
+        let (first, list);
+        (first, list, rest) = match rest {
+            [first, list @ Object::Array(_), rest @ ..] => (first, list.clone(), rest),
+            [first, last, width, rest @ ..] => {
+                let count =
+                    last.as_i64().ok()?.checked_sub(first.as_i64().ok()?).filter(|count| *count < MOST_WIDTHS)?;
+                (first, Object::Array((0..=count).map(|_| width.clone()).collect()), rest)
+            }
+            _ => return None,
+        };
+        all.extend([first.clone(), list]);
+    }
+    Some(all)
 }
 
 /// Sizes of headings, the largest first: those that are larger than most of the text.
@@ -72,6 +112,14 @@ fn heading_sizes(pages: &[Vec<Line>]) -> Vec<i64> {
     sizes
 }
 
+/// An item of a list: words after a bullet or a number.
+fn is_item(line: &Line) -> bool {
+    let mark = line.text.split_whitespace().next().unwrap_or_default();
+    let number = mark.trim_start_matches('(').trim_end_matches(['.', ')']);
+    let is_number = number.len() < mark.len() && number.len() <= 3 && number.chars().all(char::is_alphanumeric);
+    mark.starts_with(BULLETS) || is_number && line.cells.len() == 2
+}
+
 fn is_heading(text: &str) -> bool {
     text.chars().any(char::is_alphabetic) && text.chars().count() <= LONGEST_HEADING
 }
@@ -90,7 +138,7 @@ fn markdown(pages: &[Vec<Line>]) -> String {
         let mut lines = lines.as_slice();
         while let [line, ..] = lines {
             let (level, words) = (level_of(line), line.text.trim());
-            let is_row = |line: &&Line| level_of(line).is_none() && !line.text.trim_start().starts_with(BULLETS);
+            let is_row = |line: &&Line| level_of(line).is_none() && !is_item(line);
             let begins_table = line.cells.len() > 1 && !words.is_empty();
             let (rows, taken) = if begins_table { table(lines.iter().take_while(is_row)) } else { (vec![], 0) };
             lines = &lines[taken.max(1)..];
@@ -121,11 +169,12 @@ fn markdown(pages: &[Vec<Line>]) -> String {
                     }
                 },
                 Some(level) => {
-                    above.insert(level, words.to_owned());
+                    let words = words.replace('\n', " ");
+                    above.insert(level, words.clone());
                     page.truncate(page.trim_end().len());
-                    page.extend(["\n\n", &"#".repeat(level), " ", words, "\n\n"]);
+                    page.extend(["\n\n", &"#".repeat(level), " ", &words, "\n\n"]);
                 }
-                None if words.is_empty() && page.ends_with("\n\n") => {}
+                None if words.is_empty() && (page.is_empty() || page.ends_with("\n\n")) => {}
                 None => match words.strip_prefix(BULLETS) {
                     Some(item) => page.extend(["- ", item.trim_start(), "\n"]),
                     None => page.extend([words, "\n"]),
@@ -203,7 +252,7 @@ mod tests {
         for (left, word) in words {
             for (at, letter) in (0_u32..).zip(word.split_inclusive(|_: char| true)) {
                 let left = left + f64::from(at) * 5.0;
-                line.draw(letter, 10.0, (left, left + 5.0), left - end);
+                line.draw(letter, 10.0, (left, left + 5.0, 0.0), left - end);
                 end = left + 5.0;
             }
         }
@@ -240,6 +289,25 @@ mod tests {
     }
 
     #[test]
+    fn widths_of_letters_may_be_listed_or_a_range() {
+        let numbers = |numbers: &[i64]| numbers.iter().copied().map(Object::Integer).collect::<Vec<_>>();
+        let list = |widths: &[i64]| Object::Array(numbers(widths));
+        let mut font = Dictionary::new();
+        font.set("Subtype", Object::Name(b"CIDFontType2".to_vec()));
+        font.set("W", [numbers(&[1]), vec![list(&[500, 600])], numbers(&[7, 9, 611])].concat());
+        let mut document = Document::new();
+        let id = document.add_object(font.clone());
+        list_widths(&mut document);
+        let read = document.get_dictionary(id).and_then(|font| font.get(b"W")).expect("widths");
+        let expected = vec![1.into(), list(&[500, 600]), 7.into(), list(&[611, 611, 611])];
+        assert_eq!(read, &Object::Array(expected));
+        // What expands without end, or is no list, stays what it is.
+        for broken in [vec![0, i64::MAX, 1], vec![i64::MIN, i64::MAX, 1], vec![1, 2], vec![1, MOST_WIDTHS + 1, 5]] {
+            assert_eq!(listed(&numbers(&broken)), None, "{broken:?}");
+        }
+    }
+
+    #[test]
     fn letters_are_one_line_as_far_as_they_are_set_as_one() {
         let mut drawn = Drawn::default();
         drawn.begin();
@@ -264,6 +332,57 @@ mod tests {
             write(&mut drawn, at, size, width, word);
         }
         let expected = "# Title\n\nright below it\n\nmc2 raised\n\n- One\n- Two\n\ncaf\u{b4}e Kingdom 20\n\n";
+        assert_eq!(markdown(&drawn.pages), expected);
+    }
+
+    #[test]
+    fn cells_of_several_lines_are_one_cell_wherever_in_their_row_the_others_stand() {
+        let mut drawn = Drawn::default();
+        drawn.begin();
+        let words = [
+            // A paragraph, and a row of which the cells are set from the top.
+            (0.0, 760.0, "Prices"),
+            (0.0, 730.0, "Room"),
+            (80.0, 730.0, "What it"),
+            (80.0, 718.0, "has"),
+            (160.0, 730.0, "Price"),
+            // One of which the first has more than one line,
+            (0.0, 698.0, "Blue at"),
+            (0.0, 686.0, "the gar-"),
+            (0.0, 674.0, "den"),
+            (80.0, 698.0, "a bed"),
+            (160.0, 698.0, "90 or"),
+            (160.0, 686.0, "80"),
+            // one in the middle of which the cells stand,
+            (0.0, 648.0, "Red"),
+            (80.0, 654.0, "a bed,"),
+            (80.0, 642.0, "a lamp"),
+            (160.0, 648.0, "110"),
+            // and one with a tall one after it.
+            (0.0, 618.0, "Green"),
+            (80.0, 618.0, "nothing"),
+            (160.0, 630.0, "1"),
+            (160.0, 618.0, "2"),
+            (160.0, 606.0, "3"),
+            // Items that go on below themselves are no rows,
+            (0.0, 500.0, "1."),
+            (30.0, 500.0, "Open it"),
+            (30.0, 488.0, "slowly"),
+            (0.0, 476.0, "2."),
+            (30.0, 476.0, "Close it"),
+            // nor are columns of a newspaper.
+            (0.0, 446.0, "Once there"),
+            (0.0, 434.0, "was a king"),
+            (100.0, 446.0, "who had"),
+            (100.0, 434.0, "a house."),
+        ];
+        for (x, y, word) in words {
+            write(&mut drawn, (x, y), 10.0, 0.5, word);
+        }
+        let expected = "Prices\n\n\
+            | Room | What it has | Price |\n| --- | --- | --- |\n| Blue at the garden | a bed | 90 or 80 |\n\
+            | Red | a bed, a lamp | 110 |\n| Green | nothing | 1 2 3 |\n\n\
+            1. Open it\nslowly\n2. Close it\n\nOnce there\nwas a king\nwho had\na house.\n\n";
         assert_eq!(markdown(&drawn.pages), expected);
     }
 

@@ -4,6 +4,10 @@ use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
 
 /// Words of a line that stand so many sizes of their letters apart are in cells of their own.
 const BETWEEN_CELLS: f64 = 1.0;
+/// Lines of a cell stand up to so many sizes of their letters below one another,
+const BETWEEN_LINES: f64 = 1.5;
+/// and the next cell begins at most so many above the last of them.
+const TALLEST_CELL: f64 = 20.0;
 /// Letters that are drawn as one.
 const LIGATURES: [(&str, &str); 7] = [
     ("\u{fb00}", "ff"),
@@ -15,7 +19,7 @@ const LIGATURES: [(&str, &str); 7] = [
     ("\u{fb06}", "st"),
 ];
 
-/// A line as it is drawn.
+/// A line as it is drawn; where a cell of it has several, all of them.
 #[derive(Default)]
 pub(super) struct Line {
     pub text: String,
@@ -30,27 +34,57 @@ pub(super) struct Cell {
     begin: usize,
     pub left: f64,
     pub right: f64,
+    /// Where its last line stands, from above.
+    bottom: f64,
 }
 
 impl Line {
-    /// Draws a letter that stands so far from the one before.
-    pub fn draw(&mut self, letter: &str, size: f64, (left, right): (f64, f64), gap: f64) {
-        if gap > size * 0.1 {
+    /// Draws a letter from `left` to `right` at `bottom`, that stands so far from the one before.
+    pub fn draw(&mut self, letter: &str, size: f64, (left, right, bottom): (f64, f64, f64), gap: f64) {
+        if gap > size * 0.1 && !self.text.ends_with('\n') {
             self.text.push(' ');
         }
         match self.cells.last_mut() {
-            Some(cell) if gap <= size * BETWEEN_CELLS => cell.right = cell.right.max(right),
+            Some(cell) if gap <= size * BETWEEN_CELLS => cell.extend(left, right, bottom),
             last => {
                 if let Some(last) = last {
                     last.right = last.right.min(left);
                 }
-                self.cells.push(Cell { begin: self.text.len(), left, right });
+                self.cells.push(Cell { begin: self.text.len(), left, right, bottom });
             }
         }
         let letters = LIGATURES.iter().find(|(drawn, _)| *drawn == letter).map_or(letter, |(_, letters)| letters);
         self.text.push_str(letters);
         self.sizes += size;
         self.letters = self.letters.saturating_add(1);
+    }
+
+    /// Whether a word there is in the next line of the last of its cells.
+    fn goes_on(&self, (x, y): (f64, f64), size: f64) -> bool {
+        let [.., before, last] = self.cells.as_slice() else { return false };
+        self.is_above(last, y, size) && before.right <= x && x < last.right
+    }
+
+    /// Whether what is of that size at `y` may be the next line of a cell.
+    fn is_above(&self, cell: &Cell, y: f64, size: f64) -> bool {
+        let is_one_size = (self.size() - size).abs() < size * 0.1;
+        is_one_size && cell.bottom < y && y - cell.bottom <= size * BETWEEN_LINES
+    }
+
+    /// Whether the line after it is the next one of what is its only cell.
+    fn is_cell_with(&self, next: &Self) -> bool {
+        let ([cell], [below]) = (self.cells.as_slice(), next.cells.as_slice()) else { return false };
+        self.is_above(cell, below.bottom, next.size()) && cell.left < below.right && below.left < cell.right
+    }
+
+    /// Takes the line after it into its only cell.
+    fn append(&mut self, next: &Self) {
+        self.text.extend(["\n", &next.text]);
+        self.sizes += next.sizes;
+        self.letters = self.letters.saturating_add(next.letters);
+        if let ([cell], [below]) = (self.cells.as_mut_slice(), next.cells.as_slice()) {
+            cell.extend(below.left, below.right, below.bottom);
+        }
     }
 
     /// Its cells, each with its text.
@@ -60,10 +94,21 @@ impl Line {
         cells.filter(|(_, text)| !text.is_empty()).collect()
     }
 
+    /// Size of its letters in points.
+    fn size(&self) -> f64 {
+        self.sizes / f64::from(self.letters.max(1))
+    }
+
     /// Size of its letters in half points.
     #[expect(clippy::cast_possible_truncation, reason = "sizes of letters are small")]
     pub fn half_points(&self) -> i64 {
-        (self.sizes / f64::from(self.letters.max(1)) * 2.0).clamp(0.0, 10_000.0).round() as i64
+        (self.size() * 2.0).clamp(0.0, 10_000.0).round() as i64
+    }
+}
+
+impl Cell {
+    fn extend(&mut self, left: f64, right: f64, bottom: f64) {
+        (self.left, self.right, self.bottom) = (self.left.min(left), self.right.max(right), bottom);
     }
 }
 
@@ -87,6 +132,43 @@ impl Drawn {
         self.pages.push(vec![Line::default()]);
         (self.begins_word, self.last_y, self.last_end, self.last_size) = (false, 0.0, f64::MAX, 0.0);
     }
+
+    /// Where a word that is set elsewhere than after the last one goes: into the line that is its row of cells, else into
+    /// a new one. Gives how far it stands from what is before it there.
+    fn place(&mut self, at: (f64, f64), size: f64, gap: f64) -> f64 {
+        let goes_on = self.pages.last().and_then(|lines| lines.last()).is_some_and(|line| line.goes_on(at, size));
+        if !goes_on && !self.ends_cell(at, size) {
+            let is_paragraph = gap < size * -0.1 && (at.1 - self.last_y).abs() > size * 1.5;
+            let lines = self.pages.last_mut().into_iter();
+            lines.for_each(|lines| lines.extend((0..=usize::from(is_paragraph)).map(|_| Line::default())));
+            return gap;
+        }
+        if let Some(line) = self.pages.last_mut().and_then(|lines| lines.last_mut()) {
+            line.text.push('\n');
+        }
+        if goes_on { 0.0 } else { f64::INFINITY }
+    }
+
+    /// Whether what is set above and right of the last lines ends them as a cell: they are one line then.
+    fn ends_cell(&mut self, (x, y): (f64, f64), size: f64) -> bool {
+        let Some(lines) = self.pages.last_mut() else { return false };
+        let up = self.last_y - y;
+        if up <= 0.0 || up > size * TALLEST_CELL {
+            return false;
+        }
+        let mut first = lines.len().saturating_sub(1);
+        while first > 0 && lines[first - 1].is_cell_with(&lines[first]) {
+            first -= 1;
+        }
+        let (before, cell) = lines.split_at(first);
+        let is_below = before.iter().flat_map(|line| &line.cells).next_back().is_none_or(|cell| cell.bottom < y);
+        let is_right = cell.iter().flat_map(|line| &line.cells).all(|cell| cell.right < x);
+        if is_below && is_right {
+            let rest = lines.split_off(first + 1);
+            lines.last_mut().into_iter().for_each(|line| rest.iter().for_each(|next| line.append(next)));
+        }
+        is_below && is_right
+    }
 }
 
 impl OutputDev for Drawn {
@@ -107,7 +189,6 @@ impl OutputDev for Drawn {
         font_size: f64,
         letter: &str,
     ) -> Result<(), OutputError> {
-        let Some(lines) = self.pages.last_mut() else { return Ok(()) };
         // The side of a square as large as the letter's.
         let size = (font_size * (at.m11 + at.m21) * font_size * (at.m12 + at.m22)).abs().sqrt();
         let (x, y) = (at.m31, -at.m32);
@@ -122,19 +203,15 @@ impl OutputDev for Drawn {
             let is_upright = at.m12.abs() <= at.m11.abs();
             // What is raised or lowered goes on where its line is.
             let most = if is_upright { size.max(self.last_size) * 0.5 } else { size * 1.5 };
-            if moved > most || goes_back && moved > size * 0.5 {
-                lines.push(Line::default());
-            }
-            if goes_back && moved > size * 1.5 {
-                lines.push(Line::default());
-            }
             self.word_letters = 0;
+            if moved > most || goes_back && moved > size * 0.5 {
+                gap = self.place((x, y), size, gap);
+            }
         }
+        let Some(line) = self.pages.last_mut().and_then(|lines| lines.last_mut()) else { return Ok(()) };
         self.word_letters = self.word_letters.saturating_add(1);
         let end = x + width * size;
-        if let Some(line) = lines.last_mut() {
-            line.draw(letter, size, (x, end), gap);
-        }
+        line.draw(letter, size, (x, end, y), gap);
         (self.begins_word, self.last_size) = (false, size);
         (self.last_y, self.last_left, self.last_end) = (y, x, end);
         Ok(())

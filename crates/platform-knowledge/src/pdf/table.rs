@@ -1,6 +1,7 @@
 //! Lines whose cells stand below one another are the rows of a table.
 
 use super::drawn::{Cell, Line};
+use super::whole_words;
 use crate::html::cell_of;
 
 /// Columns of a table.
@@ -22,7 +23,7 @@ pub(super) fn table<'l>(lines: impl Iterator<Item = &'l Line>) -> (Vec<Vec<Strin
         let Some(places) = places(&columns, &cells) else { break };
         end = at + 1;
         for ((cell, text), place) in cells.into_iter().zip(places) {
-            let text = cell_of(text);
+            let text = cell_of(&whole_words(text));
             match place {
                 Some(at) => {
                     let column = &mut columns[at];
