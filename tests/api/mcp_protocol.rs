@@ -7,6 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
+    access::key,
     mcp_gateway::{MODERN, app, app_on, called, exposed, listed, modern, profile, set, wrong},
     projects::enlist,
     support::{eventually, text, user},
@@ -252,7 +253,21 @@ async fn a_client_that_listens_hears_that_it_may_use_an_assistant_or_agent_or_no
     };
     told(one.patch("/assistants/helper", json!({"projectId": project})).await, &["run_worker"]).await;
     told(one.patch(&format!("/agents/{agent}"), json!({"projectId": project})).await, &[]).await;
-    told(enlist(&one, &project, &ann, "viewer").await, &["ask_helper", "run_worker"]).await;
+    let (both, role) = (["ask_helper", "run_worker"], format!("/users/{ann}"));
+    // Whoever becomes another while they listen is told so, too.
+    told(one.patch(&role, json!({"role": "admin"})).await, &both).await;
+    told(one.patch(&role, json!({"role": "member"})).await, &[]).await;
+    told(enlist(&one, &project, &ann, "viewer").await, &both).await;
+
+    let (id, narrow) = key(&one, json!({"projectIds": []})).await;
+    let (key, mut of_key) = (format!("/api-keys/{id}"), listening_as(&other, &narrow, &[]).await);
+    let widened = one.patch(&key, json!({"projectIds": [project]})).await;
+    assert_eq!(widened.status, StatusCode::OK, "{}", widened.body);
+    assert_eq!(next(&mut of_key).await.1["method"], "notifications/tools/list_changed");
+    assert_eq!(listed(&other, &narrow, "").await, set(&both));
+    assert_eq!(one.delete(&key).await.status, StatusCode::OK);
+    while of_key.chunk().await.expect("a clean end of the stream of a key that is gone").is_some() {}
+
     told(one.delete("/assistants/helper").await, &["run_worker"]).await;
     told(one.delete(&format!("/agents/{agent}")).await, &[]).await;
 }

@@ -11,6 +11,16 @@ pub struct Identity {
     pub rights: Rights,
 }
 
+impl Identity {
+    /// What an access token says beside whom it stands for, name and value.
+    pub fn claims(&self) -> &[(String, String)] {
+        match &self.rights {
+            Rights::Token { claims, .. } => claims,
+            Rights::Key(_) | Rights::Session => &[],
+        }
+    }
+}
+
 /// What a credential opens, before any record is looked at (contract 01 §7).
 #[derive(Debug)]
 pub enum Rights {

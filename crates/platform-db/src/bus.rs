@@ -1,4 +1,7 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use diesel::sql_types::Text;
 use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
@@ -27,8 +30,26 @@ pub enum Notice {
 /// In process over a channel; between processes over one PostgreSQL LISTEN connection.
 #[derive(Clone)]
 pub struct Bus {
-    local: broadcast::Sender<Notice>,
+    local: Arc<Local>,
     shared: Option<Arc<Db>>,
+}
+
+/// Whoever hears in this process.
+struct Local {
+    channel: broadcast::Sender<Notice>,
+    caches: RwLock<Vec<Forget>>,
+}
+
+type Forget = Box<dyn Fn(&Notice) + Send + Sync>;
+
+impl Local {
+    /// Has the caches forget, and then tells everybody: whoever hears reads what is true now.
+    fn tell(&self, notice: Notice) {
+        let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+        caches.iter().for_each(|forget| forget(&notice));
+        drop(caches);
+        let _ = self.channel.send(notice);
+    }
 }
 
 const CHANNEL: &str = "platform";
@@ -37,19 +58,20 @@ const RETRY: Duration = Duration::from_millis(500);
 impl Bus {
     /// A bus within this process alone.
     pub fn local() -> Self {
-        Self { local: broadcast::channel(1024).0, shared: None }
+        let local = Local { channel: broadcast::channel(1024).0, caches: RwLock::default() };
+        Self { local: Arc::new(local), shared: None }
     }
 
     /// A bus over all processes on this database.
     pub fn shared(db: &Db) -> Self {
         let bus = Self { shared: Some(Arc::new(db.clone())), ..Self::local() };
-        spawn("bus", listen(db.clone(), bus.local.clone()));
+        spawn("bus", listen(db.clone(), Arc::clone(&bus.local)));
         bus
     }
 
     /// Tells everybody, this process at once.
     pub async fn tell(&self, topic: &str, id: &str) -> Result<()> {
-        let _ = self.local.send(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
+        self.local.tell(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
         let Some(db) = &self.shared else { return Ok(()) };
         diesel::sql_query("SELECT pg_notify($1, $2)")
             .bind::<Text, _>(CHANNEL)
@@ -61,28 +83,33 @@ impl Bus {
 
     /// Everything that is told from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Notice> {
-        self.local.subscribe()
+        self.local.channel.subscribe()
+    }
+
+    /// What forgets at every notice, before anybody else hears of it.
+    pub(crate) fn forgets(&self, forget: impl Fn(&Notice) + Send + Sync + 'static) {
+        self.local.caches.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(forget));
     }
 }
 
-async fn listen(db: Db, local: broadcast::Sender<Notice>) {
+async fn listen(db: Db, local: Arc<Local>) {
     loop {
         if let Err(error) = listen_once(&db, &local).await {
             tracing::debug!(%error, "The line to the other processes was cut; trying again.");
         }
-        let _ = local.send(Notice::Missed);
+        local.tell(Notice::Missed);
         tokio::time::sleep(RETRY).await;
     }
 }
 
-async fn listen_once(db: &Db, local: &broadcast::Sender<Notice>) -> Result<()> {
+async fn listen_once(db: &Db, local: &Local) -> Result<()> {
     let mut conn = db.listener().await?;
     conn.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
-    let _ = local.send(Notice::Missed);
+    local.tell(Notice::Missed);
     let mut notices = std::pin::pin!(conn.notifications_stream());
     while let Some(notice) = notices.next().await {
         if let Some((topic, id)) = notice?.payload.split_once(':') {
-            let _ = local.send(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
+            local.tell(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
         }
     }
     Ok(())

@@ -7,8 +7,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{Result, spawn};
-use tokio::sync::broadcast::error::RecvError;
+use platform_core::Result;
 
 use crate::{Bus, Notice};
 
@@ -61,17 +60,13 @@ where
     fn hearing(bus: &Bus, topic: &'static str, capacity: Capacity<V>, forget: fn(&Self, &str)) -> Arc<Self> {
         let known = capacity.of_cache();
         let remembered = Arc::new(Self { known, generation: AtomicU64::new(0), topic, bus: bus.clone(), forget });
-        let (mut notices, cache) = (bus.subscribe(), Arc::downgrade(&remembered));
-        spawn("forget", async move {
-            loop {
-                let notice = notices.recv().await;
-                let Some(cache) = cache.upgrade() else { return };
-                match notice {
-                    Ok(Notice::Changed { topic: other, .. }) if other != topic => {}
-                    Ok(Notice::Changed { id, .. }) => (cache.forget)(&cache, &id),
-                    Err(RecvError::Closed) => return,
-                    _ => cache.forget_all(),
-                }
+        let cache = Arc::downgrade(&remembered);
+        bus.forgets(move |notice| {
+            let Some(cache) = cache.upgrade() else { return };
+            match notice {
+                Notice::Changed { topic: other, .. } if other != topic => {}
+                Notice::Changed { id, .. } => (cache.forget)(&cache, id),
+                Notice::Missed => cache.forget_all(),
             }
         });
         remembered
@@ -119,5 +114,27 @@ impl<V: Send + Sync + 'static> InvalidatedCache<String, V> {
             cache.generation.fetch_add(1, Ordering::AcqRel);
             cache.known.invalidate(id);
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cache_has_forgotten_before_anybody_hears_of_a_change() {
+        let bus = Bus::local();
+        let cache = InvalidatedCache::<String, u8>::by_id(&bus, "number", Capacity::Entries(9));
+        let key = "one".to_owned();
+        let read = async |now: u8| *cache.get_or_load(&key, async { Ok(Some(now)) }).await.expect("read").expect("one");
+        assert_eq!((read(1).await, read(2).await), (1, 1), "it is remembered");
+        let mut heard = bus.subscribe();
+        for other in [("letter", "one"), ("number", "two")] {
+            bus.tell(other.0, other.1).await.expect("told");
+            assert_eq!(read(2).await, 1, "another thing changed: {other:?}");
+        }
+        bus.tell("number", "one").await.expect("told");
+        assert!(heard.try_recv().is_ok());
+        assert_eq!(read(3).await, 3);
     }
 }

@@ -20,6 +20,7 @@ use serde::{
     forward_to_deserialize_any,
 };
 use serde_json::{Value, error::Category, value::RawValue};
+use tokio::sync::watch;
 
 use crate::{
     access,
@@ -111,10 +112,7 @@ impl Request {
 
     /// What the access token says beside whom it stands for, name and value.
     pub fn claims(&self) -> &[(String, String)] {
-        match self.identity.as_ref().map(|identity| &identity.rights) {
-            Some(Rights::Token { claims, .. }) => claims,
-            _ => &[],
-        }
+        self.identity.as_ref().map_or(&[], |identity| identity.claims())
     }
 
     /// A member's token calls: no key that it makes reaches more than itself. Administrators make full keys.
@@ -206,6 +204,7 @@ impl Request {
         Follower {
             http: Arc::clone(&self.http),
             bearer: self.bearer.clone(),
+            identity: watch::Sender::new(self.identity.clone()),
             named: self.named.clone(),
             method: self.method.clone(),
             asked: self.asked.clone(),

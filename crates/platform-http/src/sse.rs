@@ -6,10 +6,14 @@ use actix_web::http::{Method, header::HeaderMap};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Reference;
+use platform_auth::Identity;
 use platform_core::Result;
 use platform_realtime::Watcher;
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tracing::warn;
 
 use crate::{access, bearer::Bearer, gate::StreamPlace, http::Http};
@@ -18,7 +22,7 @@ const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
 const SHUTDOWN: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SHUTDOWN\"}\n\n");
 /// A right that was taken away ends the stream after this at the latest.
-const RIGHTS: Duration = Duration::from_secs(3);
+const RIGHTS: Duration = Duration::from_secs(1);
 /// What ends by itself is not waited for longer than that.
 const LONGEST: Duration = Duration::from_hours(1);
 /// A frame of more bytes is handed on in pieces: what was handed on is copied for each reader.
@@ -100,6 +104,8 @@ pub(crate) fn named(
 pub struct Follower {
     pub(crate) http: Arc<Http>,
     pub(crate) bearer: Option<Bearer>,
+    /// What the credential stood for when that was last judged.
+    pub(crate) identity: watch::Sender<Option<Arc<Identity>>>,
     pub(crate) named: Vec<Reference>,
     /// What was asked for, and from where.
     pub(crate) method: Method,
@@ -108,11 +114,25 @@ pub struct Follower {
 }
 
 impl Follower {
+    /// Who follows, whenever the credential stands for something else than before; without end.
+    pub fn identities(&self) -> impl Stream<Item = Arc<Identity>> + use<> {
+        stream::unfold(self.identity.subscribe(), |mut identity| async move {
+            identity.changed().await.ok()?;
+            let now = identity.borrow_and_update().clone()?;
+            Some((now, identity))
+        })
+    }
+
     /// Whether its caller still has the right to follow it: the credential, that it opens the route, and that it reaches
     /// what the path names.
     async fn check_access(&self) -> Result<()> {
         let Some(bearer) = &self.bearer else { return Ok(()) };
         let identity = bearer.identity(&self.http.auth).await?;
+        self.identity.send_if_modified(|before| {
+            let is_other = before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &identity));
+            *before = Some(Arc::clone(&identity));
+            is_other
+        });
         let resource = self.http.table.find(&self.asked);
         if let Some(route) = resource.and_then(|resource| resource.route(&self.method)) {
             access::permit(&identity, route, &route.main_path(&self.asked), &self.origin)?;

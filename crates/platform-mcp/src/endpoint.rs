@@ -61,10 +61,22 @@ pub type Messages = Pin<Box<dyn Stream<Item = Value>>>;
 
 /// A stream of changes.
 pub struct Changes {
-    /// One after the other, until the client goes.
-    pub changes: Pin<Box<dyn Stream<Item = Change>>>,
+    first: Option<Change>,
+    /// `None`: nothing is told.
+    watching: Option<Watching>,
     /// What the client is told at the end.
     pub last: Option<Value>,
+}
+
+impl Changes {
+    /// One after the other, until the client goes; `viewers`: who it is whenever its credential stands for another.
+    pub fn stream(self, viewers: impl Stream<Item = Viewer> + 'static) -> impl Stream<Item = Change> {
+        let rest = match self.watching {
+            Some(watching) => watching.changes(Box::pin(viewers)).left_stream(),
+            None => stream::pending().right_stream(),
+        };
+        stream::iter(self.first).chain(rest)
+    }
 }
 
 /// A message of a stream of changes.
@@ -74,6 +86,9 @@ pub struct Change {
     /// `None`: there is nothing but the id.
     pub message: Option<Value>,
 }
+
+/// A caller, whenever it is another.
+type Viewers = Pin<Box<dyn Stream<Item = Viewer>>>;
 
 /// How a message is answered.
 pub enum McpReply {
@@ -132,13 +147,8 @@ impl PgMcpGateway {
                 let wants = wants == Some(&Value::Bool(true));
                 let first = Change { id: None, message: Some(acknowledged(&message.id, wants)) };
                 let last = Some(unsubscribed(&message));
-                let rest = if wants {
-                    self.watch(asking, Some(message.id)).await?.changes().left_stream()
-                } else {
-                    stream::pending().right_stream()
-                };
-                let changes = Box::pin(stream::iter([first]).chain(rest));
-                Ok(McpReply::Changes(Changes { changes, last }))
+                let watching = if wants { Some(self.watch(asking, Some(message.id)).await?) } else { None };
+                Ok(McpReply::Changes(Changes { first: Some(first), watching, last }))
             }
             _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
         }
@@ -161,8 +171,7 @@ impl PgMcpGateway {
             Some(heard) if heard != *now => Some(watching.told()),
             _ => is_primed.then(|| Change { id: Some(now.clone()), message: None }),
         };
-        let changes = Box::pin(stream::iter(first).chain(watching.changes()));
-        Ok(McpReply::Changes(Changes { changes, last: None }))
+        Ok(McpReply::Changes(Changes { first, watching: Some(watching), last: None }))
     }
 
     /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago.
@@ -364,10 +373,10 @@ struct Watching {
 
 impl Watching {
     /// A message whenever the tools are others than before.
-    fn changes(self) -> impl Stream<Item = Change> {
-        stream::unfold(self, |mut watching| async move {
-            watching.changed().await?;
-            Some((watching.told(), watching))
+    fn changes(self, viewers: Viewers) -> impl Stream<Item = Change> {
+        stream::unfold((self, viewers), |(mut watching, mut viewers)| async move {
+            watching.changed(&mut viewers).await?;
+            Some((watching.told(), (watching, viewers)))
         })
     }
 
@@ -392,13 +401,16 @@ impl Watching {
     }
 
     /// Waits until the tools are others; `None`: when they are none of the caller's any more.
-    async fn changed(&mut self) -> Option<()> {
+    async fn changed(&mut self, viewers: &mut Viewers) -> Option<()> {
         let mut look = Instant::now() + LOOK_AGAIN;
         loop {
-            match timeout_at(look, self.notices.recv()).await {
-                Ok(Ok(Notice::Changed { topic, id })) if !self.concerns(&topic, &id) => continue,
-                Ok(Err(RecvError::Closed)) => return None,
-                _ => {}
+            tokio::select! {
+                notice = timeout_at(look, self.notices.recv()) => match notice {
+                    Ok(Ok(Notice::Changed { topic, id })) if !self.concerns(&topic, &id) => continue,
+                    Ok(Err(RecvError::Closed)) => return None,
+                    _ => {}
+                },
+                Some(viewer) = viewers.next() => self.asking.viewer = viewer,
             }
             look = Instant::now() + LOOK_AGAIN;
             sleep(TOGETHER).await;

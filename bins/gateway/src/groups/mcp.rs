@@ -2,16 +2,17 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
-use platform_auth::{KeyService, PgAuthService, Role, UserService};
+use futures_util::{Stream, StreamExt};
+use platform_access::Access;
+use platform_auth::{Identity, KeyService, PgAuthService, Role, UserService};
 use platform_core::{
     AccountId, Caller, Code, Credential, Error, Id, Origin, OriginUser, Result, Session, Timestamp, millis,
 };
-use platform_http::{Answer, Event, Group, OpenTo, Request, account_key, session};
+use platform_http::{Answer, Event, Follower, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
-    Asking, Change, Changes, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf,
-    Profile, SwitchesPut, ToolSwitches, Viewer, purge_audit,
+    Asking, Change, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile,
+    SwitchesPut, ToolSwitches, Viewer, purge_audit,
 };
 use platform_toolservers::TOOL_SERVER;
 use platform_vault::Secret;
@@ -115,6 +116,13 @@ fn viewer(request: &Request) -> Result<Viewer> {
     Ok(Viewer::new(request.caller()?.clone(), request.claims(), Arc::clone(request.access())))
 }
 
+/// Who has opened a stream, whenever the credential stands for something else.
+fn viewers(follower: &Follower, access: &Arc<Access>) -> impl Stream<Item = Viewer> + use<> {
+    let access = Arc::clone(access);
+    let viewer = move |of: Arc<Identity>| Viewer::new(of.caller.clone(), of.claims(), Arc::clone(&access));
+    follower.identities().map(viewer)
+}
+
 fn asking(request: &Request) -> Result<Asking> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -171,14 +179,15 @@ fn replied(reply: McpReply, request: &Request) -> Result<Answer> {
             let events = messages.map(|message| Event::new(MESSAGE, &message));
             Ok(Answer::events(Box::pin(events), None, None, request.follower()))
         }
-        McpReply::Changes(Changes { changes, last }) => {
+        McpReply::Changes(mut changes) => {
             let event = |Change { id, message }| {
                 let data = message.map(|message| message.to_string()).unwrap_or_default();
                 Event { name: MESSAGE, id, data }
             };
-            let last = last.map(|message| Event::new(MESSAGE, &message));
-            let place = Some(request.stream_place()?);
-            Ok(Answer::events(Box::pin(changes.map(event)), last, place, request.follower()))
+            let last = changes.last.take().map(|message| Event::new(MESSAGE, &message));
+            let (place, follower) = (Some(request.stream_place()?), request.follower());
+            let changes = changes.stream(viewers(&follower, request.access())).map(event);
+            Ok(Answer::events(Box::pin(changes), last, place, follower))
         }
     }
 }
