@@ -426,7 +426,7 @@ await step("a list of a million chats is scrolled to its end", async () => {
   await page.route("**/v1/assistants/chats*", (route) => {
     const asked = new URL(route.request().url()).searchParams;
     const offset = Number(asked.get("offset"));
-    const histories = Array.from({ length: Math.min(100, total - offset) }, (_, i) => ({ chatUID: `c${offset + i}`, name: `Chat ${offset + i}`, assistantSpecializationIdentifier: "helper", status: "completed", lastEditTimestampMs: 1 }));
+    const histories = Array.from({ length: Math.min(100, total - offset) }, (_, i) => ({ chatUID: `c${offset + i}`, name: `Chat ${offset + i}`, assistantSpecializationIdentifier: "helper", status: "completed", lastEditTimestampMs: 2 * (total - offset - i) }));
     return route.fulfill({ status: 201, json: { histories, total, offset, limit: 100 } });
   });
   await to(page, "#/runs?kind=chats");
@@ -447,6 +447,21 @@ await step("a list of a million chats is scrolled to its end", async () => {
   });
   console.log(`  half of the frames within ${Math.round(gaps[30])} ms, the slowest ${Math.round(gaps[59])} ms`);
   assert.ok(gaps[30] < 250);
+
+  // With as many threads, each newer than its chat, both are one list by time.
+  await page.route("**/v1/agents/threads?*", (route) => {
+    const offset = Number(new URL(route.request().url()).searchParams.get("offset"));
+    const threads = Array.from({ length: 100 }, (_, i) => ({ _id: `t${offset + i}`, name: `Thread ${offset + i}`, state: "completed", creationTimestampMs: 2 * (total - offset - i) + 1 }));
+    return route.fulfill({ json: { threads, total, offset, limit: 100 } });
+  });
+  await to(page, "#/runs");
+  await page.waitForSelector("text=Thread 0");
+  const names = () => rows.locator("[role=row] a").allTextContents();
+  assert.deepEqual((await names()).slice(0, 4), ["Thread 0", "Chat 0", "Thread 1", "Chat 1"]);
+  await rows.evaluate((rows) => (rows.scrollTop = rows.scrollHeight));
+  await page.waitForSelector("text=Chat 999");
+  assert.deepEqual((await names()).slice(-2), ["Thread 999", "Chat 999"]);
+  await page.unroute("**/v1/agents/threads?*");
   await page.unroute("**/v1/assistants/chats*");
 });
 

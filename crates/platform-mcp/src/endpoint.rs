@@ -63,7 +63,7 @@ pub type Messages = Pin<Box<dyn Stream<Item = Value>>>;
 pub struct Changes {
     first: Option<Change>,
     /// `None`: nothing is told.
-    watching: Option<Watching>,
+    watching: Option<Box<Watching>>,
     /// What the client is told at the end.
     pub last: Option<Value>,
 }
@@ -147,7 +147,7 @@ impl PgMcpGateway {
                 let wants = wants == Some(&Value::Bool(true));
                 let first = Change { id: None, message: Some(acknowledged(&message.id, wants)) };
                 let last = Some(unsubscribed(&message));
-                let watching = if wants { Some(self.watch(asking, Some(message.id)).await?) } else { None };
+                let watching = if wants { Some(Box::new(self.watch(asking, Some(message.id)).await?)) } else { None };
                 Ok(McpReply::Changes(Changes { first: Some(first), watching, last }))
             }
             _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
@@ -171,7 +171,7 @@ impl PgMcpGateway {
             Some(heard) if heard != *now => Some(watching.told()),
             _ => is_primed.then(|| Change { id: Some(now.clone()), message: None }),
         };
-        Ok(McpReply::Changes(Changes { first, watching: Some(watching), last: None }))
+        Ok(McpReply::Changes(Changes { first, watching: Some(Box::new(watching)), last: None }))
     }
 
     /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago.
@@ -373,7 +373,7 @@ struct Watching {
 
 impl Watching {
     /// A message whenever the tools are others than before.
-    fn changes(self, viewers: Viewers) -> impl Stream<Item = Change> {
+    fn changes(self: Box<Self>, viewers: Viewers) -> impl Stream<Item = Change> {
         stream::unfold((self, viewers), |(mut watching, mut viewers)| async move {
             watching.changed(&mut viewers).await?;
             Some((watching.told(), (watching, viewers)))

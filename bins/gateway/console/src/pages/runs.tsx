@@ -1,6 +1,6 @@
 // Chats and threads in one list, with every filter that the API has.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { call, get, withQuery } from "../api.ts";
 import { money, number } from "../format.ts";
 import { group, isOpen, type Record_ } from "../groups.ts";
@@ -68,6 +68,47 @@ export const CHAT_COLUMNS = [
   { title: "Last change", of: (it: Record_) => <When at={it.lastEditTimestampMs} /> },
 ];
 
+const isChat = (run: Record_): boolean => "chatUID" in run;
+
+const timeOf = (run: Record_): number => (isChat(run) ? run.lastEditTimestampMs : run.creationTimestampMs);
+
+const RUN_COLUMNS = [
+  { title: "Run", of: (it: Record_) => it.name || it.chatUID || it._id, width: "minmax(8rem, 2fr)" },
+  { title: "Kind", of: (it: Record_) => (isChat(it) ? "Chat" : "Thread") },
+  { title: "State", of: (it: Record_) => <Badge of={it.state ?? it.status} /> },
+  { title: "Tenant", of: (it: Record_) => it.tenantId ?? "–" },
+  { title: "Tokens", of: tokens },
+  { title: "Cost", of: cost },
+  { title: "Last change", of: (it: Record_) => <When at={timeOf(it)} /> },
+];
+
+/// Rows of several lists as one; to place a row all before it are read, so there is an end.
+const NEWEST = 2_000;
+
+type Load = (offset: number, limit: number) => Promise<Page<Record_>>;
+
+/// Lists that are sorted by time as one that is, each page of theirs read once.
+function newest(lists: Load[]): Load {
+  const read = lists.map((): Promise<Page<Record_>>[] => []);
+  return async (offset, limit) => {
+    const all = lists.flatMap((load, i) => {
+      for (let at = 0; at < offset + limit; at += limit) {
+        read[i]![at / limit] ??= load(at, limit).catch((error) => {
+          delete read[i]![at / limit];
+          throw error;
+        });
+      }
+      return read[i]!.slice(0, (offset + limit) / limit);
+    });
+    const pages = await Promise.all(all);
+    const total = (await Promise.all(read.map((of) => of[0]!))).reduce((sum, of) => sum + of.total, 0);
+    const rows = pages.flatMap((page) => page.rows).sort((a, b) => timeOf(b) - timeOf(a));
+    return { rows: rows.slice(offset, offset + limit), total: Math.min(total, NEWEST) };
+  };
+}
+
+const runHref = (run: Record_): string => (isChat(run) ? chatHref(run) : href("threads", run._id));
+
 export const chatHref = (chat: Record_): string => href("chats", chat.assistantSpecializationIdentifier, chat.chatUID);
 
 export function Runs(): JSX.Element {
@@ -77,7 +118,10 @@ export function Runs(): JSX.Element {
   const query = Object.fromEntries(["agentId", "projectId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm", "minInputTokens", "minOutputTokens", "metadata", "order"].map((name) => [name, value(name)]));
   const canThreads = isOpen(group("agents")!);
   const canChats = isOpen(group("assistants")!);
-  const showThreads = canThreads && (kind !== "chats" || !canChats);
+  const ofThreads = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) };
+  const ofChats = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) };
+  const key = JSON.stringify(query);
+  const both = useMemo(() => newest([(offset, limit) => chats(ofChats, offset, limit), (offset, limit) => threads(ofThreads, offset, limit)]), [key]);
   const common = (
     <>
       <FilterField name="tenantId" label="Tenant" />
@@ -87,30 +131,39 @@ export function Runs(): JSX.Element {
       <DayField name="to" />
     </>
   );
+  const allList = () => (
+    <>
+      <div class="row filters">{common}</div>
+      <List label="Runs" columns={RUN_COLUMNS} of={["all", key]} href={runHref} load={both}
+        empty="No runs match. Begin a chat in the playground of an assistant, or start a thread at an agent." />
+      <p>The newest {number(NEWEST)} at most; chats and threads have more filters, and no end.</p>
+    </>
+  );
   const threadList = () => (
     <>
       <div class="row filters"><FilterField name="agentId" label="Agent" /><FilterField name="projectId" label="Project" /><FilterField name="state" choices={THREAD_STATES} /><FilterField name="order" choices={Object.keys(ORDERS)} />{common}</div>
-      <List label="Threads" columns={THREAD_COLUMNS} of={["threads", JSON.stringify(query)]} href={(it) => href("threads", it._id)}
+      <List label="Threads" columns={THREAD_COLUMNS} of={["threads", key]} href={(it) => href("threads", it._id)}
         empty="No threads match. Start one at an agent."
-        load={(offset, limit, signal) => threads({ ...ORDERS[query.order!], agentId: text(query.agentId!), projectId: text(query.projectId!), state: text(query.state!), tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) }, offset, limit, signal)} />
+        load={(offset, limit, signal) => threads({ ...ofThreads, ...ORDERS[query.order!], agentId: text(query.agentId!), projectId: text(query.projectId!), state: text(query.state!) }, offset, limit, signal)} />
     </>
   );
   const chatList = () => (
     <>
       <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="minInputTokens" label="Tokens in, at least" /><FilterField name="minOutputTokens" label="Tokens out, at least" /><FilterField name="metadata" label="Metadata: name=value" /><FilterField name="archived" choices={["true"]} none="Not archived" />{common}</div>
-      <List label="Chats" columns={CHAT_COLUMNS} of={["chats", JSON.stringify(query)]} href={chatHref}
+      <List label="Chats" columns={CHAT_COLUMNS} of={["chats", key]} href={chatHref}
         empty="No chats match. Begin one in the playground of an assistant."
-        load={(offset, limit, signal) => chats({ search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), minInputTokens: count(query.minInputTokens!), minOutputTokens: count(query.minOutputTokens!), metadata: pairs(query.metadata!), archived: query.archived === "true" || undefined, tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) }, offset, limit, signal)} />
+        load={(offset, limit, signal) => chats({ ...ofChats, search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), minInputTokens: count(query.minInputTokens!), minOutputTokens: count(query.minOutputTokens!), metadata: pairs(query.metadata!), archived: query.archived === "true" || undefined }, offset, limit, signal)} />
     </>
   );
   const tabs = [
+    ...(canChats && canThreads ? [{ id: "all", title: "All", view: allList }] : []),
     ...(canChats ? [{ id: "chats", title: "Chats", view: chatList }] : []),
     ...(canThreads ? [{ id: "threads", title: "Threads", view: threadList }] : []),
   ];
   return (
     <>
       <header class="page"><h1>Runs</h1></header>
-      <Tabs tabs={tabs} open={kind || (showThreads && !canChats ? "threads" : "chats")} set={setKind} />
+      <Tabs tabs={tabs} open={kind} set={setKind} />
     </>
   );
 }
