@@ -181,6 +181,15 @@ async fn tools_of_many_servers_are_one_list_and_a_call_goes_to_the_server_that_h
     }
     let of_server = app.get(&format!("/mcp-gateway/audit?toolServerId={first}&outcome=ok")).await.body;
     assert_eq!(of_server["total"], 2, "{of_server}");
+    let at = failed["timestampMs"].as_i64().expect("a time");
+    let during = app.get(&format!("/mcp-gateway/audit?outcome=tool_error&from={at}&to={}", at + 1)).await.body;
+    assert_eq!(during["total"], 1, "{during}");
+    for other in [format!("from={}", at + 1), format!("to={at}")] {
+        let none = app.get(&format!("/mcp-gateway/audit?outcome=tool_error&{other}")).await.body;
+        assert_eq!(none["total"], 0, "{other}: {none}");
+    }
+    let reversed = app.get(&format!("/mcp-gateway/audit?from={}&to={at}", at + 1)).await;
+    assert_eq!(reversed.error(), "INVALID_TIME_RANGE");
     let servers = app.get("/mcp-gateway/servers").await.body;
     assert_eq!(servers["total"], 2, "{servers}");
 }
@@ -694,6 +703,7 @@ async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wro
     let grant = json!({"profileId": "none", "subjectType": "user", "subject": "u"});
     assert_eq!(app.post("/mcp-gateway/grants", grant).await.error(), "PROFILE_NOT_FOUND");
     let grant = json!({"profileId": made["_id"], "subjectType": "user", "subject": "u"});
+    let grant_again = grant.clone();
     let granted = app.post("/mcp-gateway/grants", grant).await.body;
     assert_eq!(app.get("/mcp-gateway/grants?subject=u").await.body["total"], 1);
     let grant_path = format!("/mcp-gateway/grants/{}", text(&granted["_id"]));
@@ -701,8 +711,10 @@ async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wro
     assert_eq!(app.delete(&grant_path).await.error(), "NOT_FOUND");
     assert_eq!(app.get("/mcp-gateway/preview?userUID=x").await.error(), "VALIDATION_ERROR");
     assert_eq!(app.get("/mcp-gateway/preview?profile=none&userUID=x").await.error(), "PROFILE_NOT_FOUND");
+    assert_eq!(app.post("/mcp-gateway/grants", grant_again).await.status, StatusCode::CREATED);
     assert_eq!(app.delete(&path).await.status, StatusCode::OK);
     assert_eq!(app.get(&path).await.error(), "PROFILE_NOT_FOUND");
+    assert_eq!(app.get("/mcp-gateway/grants?subject=u").await.body["total"], 0, "they go with their profile");
     let restricted = app.post("/api-keys", json!({"name": "r", "allowedDomains": ["a.example"]})).await.body;
     let tried = app.anonymous(Method::GET, "/v1/mcp-gateway/profiles").bearer_auth(text(&restricted["key"]));
     assert_eq!(app.send(tried.header("origin", "https://a.example")).await.error(), "FULL_KEY_REQUIRED");

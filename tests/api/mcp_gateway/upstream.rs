@@ -33,7 +33,13 @@ async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers(
         assert!(!audit.to_string().contains(own), "{audit}");
     }
     assert_eq!((sent(1), sent(2)), ("Bearer alice-of-upstream".to_owned(), "Bearer bob-of-upstream".to_owned()));
-    assert!(!mcp.everything().contains(&key), "the caller's own goes nowhere");
+    // Whoever has a credential of its own needs none of the caller's.
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "one__echo"}});
+    let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(&key);
+    app.send(request.header("X-Upstream-Authorization", "Bearer stray-canary").json(&body)).await;
+    assert_eq!(sent(3), "Bearer shared-canary");
+    let everything = mcp.everything();
+    assert!(!everything.contains(&key) && !everything.contains("stray-canary"), "the caller's own goes nowhere");
 }
 
 #[tokio::test]
@@ -42,7 +48,8 @@ async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
     // Its tools are known before it wants a log-in.
     let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "per_user"})).await;
     mcp.require_log_in();
-    profile(&app, json!({"name": "default", "visibility": "public", "servers": [{"toolServerId": server}]})).await;
+    let servers = json!([{"toolServerId": server}]);
+    profile(&app, json!({"name": "default", "visibility": "public", "servers": servers, "auditPayloads": true})).await;
     let mut tokens = Vec::new();
     for user in ["u1", "u2"] {
         let made = app.post("/tenant-sessions", json!({"tenantId": "acme", "subtenantId": user})).await;
@@ -59,6 +66,11 @@ async fn each_user_calls_a_server_with_a_log_in_of_its_own_as_themselves() {
         assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
         let sent = mcp.requests("tools/call").last().expect("a call").header("authorization").to_owned();
         assert!(sent.starts_with(&format!("Bearer token-of-{user}-")), "{sent}");
+        // A server that says what it was given tells nobody.
+        let canary = sent.trim_start_matches("Bearer ");
+        let echoed = called(&app, token, "", "s__echo", json!({})).await.body.to_string();
+        let audit = app.get("/mcp-gateway/audit").await.body.to_string();
+        assert!(!echoed.contains(canary) && !audit.contains(canary), "{echoed} {audit}");
     }
     let again = called(&app, &tokens[0], "", "s__echo", json!({})).await;
     assert!(again.body["result"]["isError"].is_null());

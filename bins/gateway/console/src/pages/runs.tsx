@@ -79,7 +79,7 @@ const RUN_COLUMNS = [
   { title: "Tenant", of: (it: Record_) => it.tenantId ?? "–" },
   { title: "Tokens", of: tokens },
   { title: "Cost", of: cost },
-  { title: "Last change", of: (it: Record_) => <When at={timeOf(it)} /> },
+  { title: "Time", of: (it: Record_) => <When at={timeOf(it)} /> },
 ];
 
 /// Rows of several lists as one; to place a row all before it are read, so there is an end.
