@@ -1,6 +1,11 @@
 //! `/v1/docs`, `/v1/openapi.json`, and the commands that the pages show
 
-use std::process::Command;
+use std::{
+    collections::BTreeSet,
+    fs::{read_dir, read_to_string},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
@@ -324,5 +329,69 @@ async fn the_document_says_which_fields_are_required_and_what_others_are_by_defa
         if let Some(given) = listed.body.get("limit") {
             assert_eq!(given, &limit["schema"]["default"], "{path}");
         }
+    }
+}
+
+/// The README and what lies beside each other in `docs`.
+fn pages(root: &Path) -> Vec<PathBuf> {
+    let docs = read_dir(root.join("docs")).expect("docs").map(|entry| entry.expect("a file").path());
+    docs.filter(|path| path.extension().is_some_and(|kind| kind == "md")).chain([root.join("README.md")]).collect()
+}
+
+/// What a link to a heading says of it, as GitHub and `/v1/docs` have it.
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    words.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
+}
+
+#[test]
+fn every_link_of_the_pages_leads_somewhere_and_to_each_page_there_is_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project");
+    let (pages, mut reached) = (pages(root), BTreeSet::new());
+    for page in &pages {
+        let text = read_to_string(page).expect("a page");
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links.filter(|link| !link.starts_with("http")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
+            let to = to.canonicalize().unwrap_or_else(|error| panic!("{}: {link}: {error}", page.display()));
+            if !heading.is_empty() {
+                let there = read_to_string(&to).expect("a page");
+                let is_there = there.lines().any(|line| line.starts_with('#') && anchor(line) == heading);
+                assert!(is_there, "{}: {link} names no heading", page.display());
+            }
+            reached.insert(to);
+        }
+    }
+    for page in pages.iter().filter(|page| !page.ends_with("README.md")) {
+        assert!(reached.contains(&page.canonicalize().expect("a page")), "nothing links to {}", page.display());
+    }
+}
+
+/// All Rust below a folder.
+fn sources(folder: &Path) -> String {
+    let entries = read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let text = |path: PathBuf| match path.extension() {
+        Some(kind) if kind == "rs" => read_to_string(path).expect("a source"),
+        None if path.is_dir() => sources(&path),
+        _ => String::new(),
+    };
+    entries.map(text).collect()
+}
+
+#[test]
+fn each_test_that_shows_a_promise_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project");
+    let sources: String = ["tests/api", "crates"].iter().map(|folder| sources(&root.join(folder))).collect();
+    let page = read_to_string(root.join("docs/RELIABILITY.md")).expect("the page");
+    let named: Vec<&str> = page
+        .split(|c: char| c.is_whitespace() || matches!(c, '`' | ',' | ';' | '(' | ')' | '\u{2026}'))
+        .filter_map(|word| word.rsplit_once("::"))
+        .map(|(_, name)| name.trim_end_matches('.'))
+        .collect();
+    assert!(named.len() > 50, "{named:?}");
+    for name in named {
+        let is_there = sources.contains(&format!("fn {name}")) || sources.contains(&format!("mod {name}"));
+        assert!(is_there, "docs/RELIABILITY.md names a test `{name}` that is not there");
     }
 }
