@@ -20,7 +20,7 @@ use serde::{
     forward_to_deserialize_any,
 };
 use serde_json::{Value, error::Category, value::RawValue};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     access,
@@ -209,6 +209,7 @@ impl Request {
             method: self.method.clone(),
             asked: self.asked.clone(),
             origin: [ORIGIN, REFERER].into_iter().filter_map(of).collect(),
+            looked: Instant::now(),
         }
     }
 

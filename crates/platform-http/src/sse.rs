@@ -21,8 +21,9 @@ use crate::{access, bearer::Bearer, gate::StreamPlace, http::Http};
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
 const SHUTDOWN: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SHUTDOWN\"}\n\n");
-/// A right that was taken away ends the stream after this at the latest.
+/// A credential that ends, ends the stream after this at the latest; a record that is out of reach after that.
 const RIGHTS: Duration = Duration::from_secs(1);
+const REACH: Duration = Duration::from_secs(3);
 /// What ends by itself is not waited for longer than that.
 const LONGEST: Duration = Duration::from_hours(1);
 /// A frame of more bytes is handed on in pieces: what was handed on is copied for each reader.
@@ -111,6 +112,8 @@ pub struct Follower {
     pub(crate) method: Method,
     pub(crate) asked: String,
     pub(crate) origin: HeaderMap,
+    /// When it was last looked at what it reaches.
+    pub(crate) looked: Instant,
 }
 
 impl Follower {
@@ -125,10 +128,10 @@ impl Follower {
 
     /// Whether its caller still has the right to follow it: the credential, that it opens the route, and that it reaches
     /// what the path names.
-    async fn check_access(&self) -> Result<()> {
+    async fn check_access(&mut self) -> Result<()> {
         let Some(bearer) = &self.bearer else { return Ok(()) };
         let identity = bearer.identity(&self.http.auth).await?;
-        self.identity.send_if_modified(|before| {
+        let is_other = self.identity.send_if_modified(|before| {
             let is_other = before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &identity));
             *before = Some(Arc::clone(&identity));
             is_other
@@ -137,6 +140,10 @@ impl Follower {
         if let Some(route) = resource.and_then(|resource| resource.route(&self.method)) {
             access::permit(&identity, route, &route.main_path(&self.asked), &self.origin)?;
         }
+        if !is_other && self.looked.elapsed() < REACH {
+            return Ok(());
+        }
+        self.looked = Instant::now();
         self.http.access.check_still(&identity.caller, &self.named).await
     }
 }
