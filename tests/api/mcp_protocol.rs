@@ -266,7 +266,8 @@ async fn a_client_that_listens_hears_that_it_may_use_an_assistant_or_agent_or_no
     assert_eq!(next(&mut of_key).await.1["method"], "notifications/tools/list_changed");
     assert_eq!(listed(&other, &narrow, "").await, set(&both));
     assert_eq!(one.delete(&key).await.status, StatusCode::OK);
-    while of_key.chunk().await.expect("a clean end of the stream of a key that is gone").is_some() {}
+    let end = async { while of_key.chunk().await.expect("a clean end").is_some() {} };
+    tokio::time::timeout(Duration::from_secs(20), end).await.expect("the stream of a key that is gone ends");
 
     told(one.delete("/assistants/helper").await, &["run_worker"]).await;
     told(one.delete(&format!("/agents/{agent}")).await, &[]).await;

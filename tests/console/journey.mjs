@@ -426,7 +426,7 @@ await step("a list of a million chats is scrolled to its end", async () => {
   await page.route("**/v1/assistants/chats*", (route) => {
     const asked = new URL(route.request().url()).searchParams;
     const offset = Number(asked.get("offset"));
-    const histories = Array.from({ length: Math.min(100, total - offset) }, (_, i) => ({ chatUID: `c${offset + i}`, name: `Chat ${offset + i}`, assistantSpecializationIdentifier: "helper", status: "completed", lastEditTimestampMs: 2 * (total - offset - i) }));
+    const histories = Array.from({ length: Math.min(100, total - offset) }, (_, i) => ({ chatUID: `c${offset + i}`, name: `Chat ${offset + i}`, assistantSpecializationIdentifier: "helper", status: "completed", creationTimestampMs: 2 * (total - offset - i), lastEditTimestampMs: offset + i }));
     return route.fulfill({ status: 201, json: { histories, total, offset, limit: 100 } });
   });
   await to(page, "#/runs?kind=chats");

@@ -3,7 +3,7 @@ use platform_core::Caller;
 use crate::{KeyRules, Scopes};
 
 /// Whom a credential stands for, and what it may be used for.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Who is calling.
     pub caller: Caller,
@@ -22,7 +22,7 @@ impl Identity {
 }
 
 /// What a credential opens, before any record is looked at (contract 01 §7).
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Rights {
     /// An API key and its restrictions.
     Key(KeyRules),

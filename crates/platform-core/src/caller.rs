@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use crate::{AccountId, Timestamp};
 
 /// Who is calling: made once per credential by `platform-auth`, shared by all its requests.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The account whose records this caller can see.
     pub account: AccountId,

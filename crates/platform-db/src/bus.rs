@@ -86,7 +86,7 @@ impl Bus {
         self.local.channel.subscribe()
     }
 
-    /// What forgets at every notice, before anybody else hears of it.
+    /// What forgets at every notice, before anybody else hears of it, as long as there is the bus.
     pub(crate) fn forgets(&self, forget: impl Fn(&Notice) + Send + Sync + 'static) {
         self.local.caches.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(forget));
     }

@@ -94,7 +94,6 @@ where
 
     /// Says, after the commit, that `id` changed: this process forgets now, the others when they hear.
     pub async fn changed(&self, id: &str) -> Result<()> {
-        (self.forget)(self, id);
         self.bus.tell(self.topic, id).await
     }
 
@@ -119,6 +118,8 @@ impl<V: Send + Sync + 'static> InvalidatedCache<String, V> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[tokio::test]
@@ -128,13 +129,18 @@ mod tests {
         let key = "one".to_owned();
         let read = async |now: u8| *cache.get_or_load(&key, async { Ok(Some(now)) }).await.expect("read").expect("one");
         assert_eq!((read(1).await, read(2).await), (1, 1), "it is remembered");
-        let mut heard = bus.subscribe();
+        let (heard, has_heard) = (Mutex::new(bus.subscribe()), Arc::new(AtomicU64::new(0)));
+        let noted = Arc::clone(&has_heard);
+        bus.forgets(move |_| {
+            let is_told = heard.lock().expect("the lock").try_recv().is_ok();
+            noted.fetch_add(is_told.into(), Ordering::Relaxed);
+        });
         for other in [("letter", "one"), ("number", "two")] {
             bus.tell(other.0, other.1).await.expect("told");
             assert_eq!(read(2).await, 1, "another thing changed: {other:?}");
         }
         bus.tell("number", "one").await.expect("told");
-        assert!(heard.try_recv().is_ok());
         assert_eq!(read(3).await, 3);
+        assert_eq!(has_heard.load(Ordering::Relaxed), 2, "each is told after it was forgotten, and before the next");
     }
 }

@@ -132,7 +132,7 @@ impl Follower {
         let Some(bearer) = &self.bearer else { return Ok(()) };
         let identity = bearer.identity(&self.http.auth).await?;
         let is_other = self.identity.send_if_modified(|before| {
-            let is_other = before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &identity));
+            let is_other = before.as_deref() != Some(&*identity);
             *before = Some(Arc::clone(&identity));
             is_other
         });
@@ -143,8 +143,9 @@ impl Follower {
         if !is_other && self.looked.elapsed() < REACH {
             return Ok(());
         }
+        self.http.access.check_still(&identity.caller, &self.named).await?;
         self.looked = Instant::now();
-        self.http.access.check_still(&identity.caller, &self.named).await
+        Ok(())
     }
 }
 

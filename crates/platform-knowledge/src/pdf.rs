@@ -18,8 +18,8 @@ const MOST_PAGES: usize = 10_000;
 /// A line is a heading from so many times the size of the text on, and up to so many letters.
 const LARGER: f64 = 1.15;
 const LONGEST_HEADING: usize = 150;
-/// Letters of a font.
-const MOST_WIDTHS: i64 = 1 << 16;
+/// Letters of all fonts of which the widths are a range.
+const MOST_WIDTHS: i64 = 1 << 18;
 /// Sizes of headings that are told apart.
 const MOST_LEVELS: usize = 4;
 /// What stands before an item of a list.
@@ -58,7 +58,9 @@ fn list_widths(document: &mut Document) {
     let is_font = |font: &Dictionary| {
         font.get(b"Subtype").and_then(Object::as_name).is_ok_and(|kind| kind.starts_with(b"CIDFont"))
     };
-    let widths = |font: &Dictionary| listed(font.get_deref(b"W", document).and_then(Object::as_array).ok()?);
+    let mut left = MOST_WIDTHS;
+    let mut widths =
+        |font: &Dictionary| listed(font.get_deref(b"W", document).and_then(Object::as_array).ok()?, &mut left);
     let fonts: Vec<_> = document
         .objects
         .iter()
@@ -71,17 +73,17 @@ fn list_widths(document: &mut Document) {
     }
 }
 
-/// `first [width width …]` instead of `first last width`; none where it is neither.
-fn listed(widths: &[Object]) -> Option<Vec<Object>> {
+/// `first [width width …]` instead of `first last width`, for as many letters as are left; none where it is neither.
+fn listed(widths: &[Object], left: &mut i64) -> Option<Vec<Object>> {
     let (mut rest, mut all) = (widths, vec![]);
     while !rest.is_empty() {
         let (first, list);
         (first, list, rest) = match rest {
             [first, list @ Object::Array(_), rest @ ..] => (first, list.clone(), rest),
             [first, last, width, rest @ ..] => {
-                let count =
-                    last.as_i64().ok()?.checked_sub(first.as_i64().ok()?).filter(|count| *count < MOST_WIDTHS)?;
-                (first, Object::Array((0..=count).map(|_| width.clone()).collect()), rest)
+                let (count, width) = (last.as_i64().ok()?.checked_sub(first.as_i64().ok()?)?, width.as_float().ok()?);
+                *left = left.checked_sub(count.max(0)).filter(|left| *left > 0)?;
+                (first, Object::Array((0..=count).map(|_| width.into()).collect()), rest)
             }
             _ => return None,
         };
@@ -114,10 +116,15 @@ fn heading_sizes(pages: &[Vec<Line>]) -> Vec<i64> {
 
 /// An item of a list: words after a bullet or a number.
 fn is_item(line: &Line) -> bool {
-    let mark = line.text.split_whitespace().next().unwrap_or_default();
+    if line.text.trim_start().starts_with(BULLETS) {
+        return true;
+    }
+    let cells = line.cells();
+    let [(_, mark), _] = cells.as_slice() else { return false };
     let number = mark.trim_start_matches('(').trim_end_matches(['.', ')']);
-    let is_number = number.len() < mark.len() && number.len() <= 3 && number.chars().all(char::is_alphanumeric);
-    mark.starts_with(BULLETS) || is_number && line.cells.len() == 2
+    let is_letter = number.len() == 1 && number.chars().all(char::is_alphabetic);
+    let is_number = (1..=3).contains(&number.len()) && number.chars().all(|c| c.is_ascii_digit());
+    number.len() < mark.len() && (is_letter || is_number)
 }
 
 fn is_heading(text: &str) -> bool {
@@ -137,7 +144,9 @@ fn markdown(pages: &[Vec<Line>]) -> String {
         let (mut page, mut last) = (String::new(), None);
         let mut lines = lines.as_slice();
         while let [line, ..] = lines {
-            let (level, words) = (level_of(line), line.text.trim());
+            let level = level_of(line);
+            let words = if level.is_some() { line.text.replace('\n', " ") } else { line.text.clone() };
+            let words = words.trim();
             let is_row = |line: &&Line| level_of(line).is_none() && !is_item(line);
             let begins_table = line.cells.len() > 1 && !words.is_empty();
             let (rows, taken) = if begins_table { table(lines.iter().take_while(is_row)) } else { (vec![], 0) };
@@ -169,10 +178,9 @@ fn markdown(pages: &[Vec<Line>]) -> String {
                     }
                 },
                 Some(level) => {
-                    let words = words.replace('\n', " ");
-                    above.insert(level, words.clone());
+                    above.insert(level, words.to_owned());
                     page.truncate(page.trim_end().len());
-                    page.extend(["\n\n", &"#".repeat(level), " ", &words, "\n\n"]);
+                    page.extend(["\n\n", &"#".repeat(level), " ", words, "\n\n"]);
                 }
                 None if words.is_empty() && (page.is_empty() || page.ends_with("\n\n")) => {}
                 None => match words.strip_prefix(BULLETS) {
@@ -299,12 +307,15 @@ mod tests {
         let id = document.add_object(font.clone());
         list_widths(&mut document);
         let read = document.get_dictionary(id).and_then(|font| font.get(b"W")).expect("widths");
-        let expected = vec![1.into(), list(&[500, 600]), 7.into(), list(&[611, 611, 611])];
+        let range = Object::Array(vec![Object::Real(611.0); 3]);
+        let expected = vec![1.into(), list(&[500, 600]), 7.into(), range];
         assert_eq!(read, &Object::Array(expected));
         // What expands without end, or is no list, stays what it is.
         for broken in [vec![0, i64::MAX, 1], vec![i64::MIN, i64::MAX, 1], vec![1, 2], vec![1, MOST_WIDTHS + 1, 5]] {
-            assert_eq!(listed(&numbers(&broken)), None, "{broken:?}");
+            assert_eq!(listed(&numbers(&broken), &mut { MOST_WIDTHS }), None, "{broken:?}");
         }
+        let many = numbers(&[0, 65_535, 500].repeat(5));
+        assert_eq!(listed(&many, &mut { MOST_WIDTHS }), None, "together they are too many");
     }
 
     #[test]
@@ -397,9 +408,12 @@ mod tests {
             heading,
             drawn(&[(0.0, "\u{2022}"), (20.0, "One")]),
             drawn(&[(0.0, "\u{2022}"), (20.0, "Two")]),
+            drawn(&[(0.0, "Jan."), (60.0, "100")]),
+            drawn(&[(0.0, "Feb."), (60.0, "120")]),
         ];
         let expected = "| Room | Beds | Price, in the currency of the country |\n| --- | --- | --- |\n\
-            | Blue room | 2 | 90 |\n\n# 2 Methods\n\n- One\n- Two\n\n";
+            | Blue room | 2 | 90 |\n\n# 2 Methods\n\n- One\n- Two\n\n\
+            | Jan. | 100 |\n| --- | --- |\n| Feb. | 120 |\n\n";
         assert_eq!(markdown(&[lines]), expected);
     }
 }

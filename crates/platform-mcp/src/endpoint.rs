@@ -72,7 +72,7 @@ impl Changes {
     /// One after the other, until the client goes; `viewers`: who it is whenever its credential stands for another.
     pub fn stream(self, viewers: impl Stream<Item = Viewer> + 'static) -> impl Stream<Item = Change> {
         let rest = match self.watching {
-            Some(watching) => watching.changes(Box::pin(viewers)).left_stream(),
+            Some(watching) => watching.changes(Box::pin(viewers.fuse())).left_stream(),
             None => stream::pending().right_stream(),
         };
         stream::iter(self.first).chain(rest)

@@ -3,7 +3,7 @@ use url::{Host, Url};
 use super::model::{Endpoint, IdentityMode, Preset};
 
 /// What restricts a key (contract 01 §3).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyRules {
     /// It can only mint sessions.
     pub is_signed: bool,

@@ -6,8 +6,9 @@ use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
 const BETWEEN_CELLS: f64 = 1.0;
 /// Lines of a cell stand up to so many sizes of their letters below one another,
 const BETWEEN_LINES: f64 = 1.5;
-/// and the next cell begins at most so many above the last of them.
+/// and the next cell begins at most so many above the last of them, which are at most so many.
 const TALLEST_CELL: f64 = 20.0;
+const MOST_LINES: usize = 64;
 /// Letters that are drawn as one.
 const LIGATURES: [(&str, &str); 7] = [
     ("\u{fb00}", "ff"),
@@ -67,8 +68,11 @@ impl Line {
 
     /// Whether what is of that size at `y` may be the next line of a cell.
     fn is_above(&self, cell: &Cell, y: f64, size: f64) -> bool {
-        let is_one_size = (self.size() - size).abs() < size * 0.1;
-        is_one_size && cell.bottom < y && y - cell.bottom <= size * BETWEEN_LINES
+        self.is_set_in(size) && cell.bottom < y && y - cell.bottom <= size * BETWEEN_LINES
+    }
+
+    fn is_set_in(&self, size: f64) -> bool {
+        (self.size() - size).abs() < size * 0.1
     }
 
     /// Whether the line after it is the next one of what is its only cell.
@@ -135,10 +139,10 @@ impl Drawn {
 
     /// Where a word that is set elsewhere than after the last one goes: into the line that is its row of cells, else into
     /// a new one. Gives how far it stands from what is before it there.
-    fn place(&mut self, at: (f64, f64), size: f64, gap: f64) -> f64 {
+    fn place(&mut self, at: (f64, f64), size: f64, gap: f64, goes_back: bool) -> f64 {
         let goes_on = self.pages.last().and_then(|lines| lines.last()).is_some_and(|line| line.goes_on(at, size));
         if !goes_on && !self.ends_cell(at, size) {
-            let is_paragraph = gap < size * -0.1 && (at.1 - self.last_y).abs() > size * 1.5;
+            let is_paragraph = goes_back && (at.1 - self.last_y).abs() > size * 1.5;
             let lines = self.pages.last_mut().into_iter();
             lines.for_each(|lines| lines.extend((0..=usize::from(is_paragraph)).map(|_| Line::default())));
             return gap;
@@ -156,18 +160,26 @@ impl Drawn {
         if up <= 0.0 || up > size * TALLEST_CELL {
             return false;
         }
-        let mut first = lines.len().saturating_sub(1);
-        while first > 0 && lines[first - 1].is_cell_with(&lines[first]) {
+        let last = lines.len().saturating_sub(1);
+        let mut first = last;
+        // A cell rises no further above the middle of its row than it falls below.
+        let reaches = |line: &Line| line.cells.iter().all(|cell| y - cell.bottom <= up + size * 0.1);
+        while first > last.saturating_sub(MOST_LINES)
+            && lines[first - 1].is_cell_with(&lines[first])
+            && reaches(&lines[first - 1])
+        {
             first -= 1;
         }
         let (before, cell) = lines.split_at(first);
         let is_below = before.iter().flat_map(|line| &line.cells).next_back().is_none_or(|cell| cell.bottom < y);
-        let is_right = cell.iter().flat_map(|line| &line.cells).all(|cell| cell.right < x);
-        if is_below && is_right {
+        let right = cell.iter().flat_map(|line| &line.cells).map(|cell| cell.right).reduce(f64::max);
+        let is_right = right.is_some_and(|right| right + size * BETWEEN_CELLS < x);
+        let is_cell = is_below && is_right && cell.iter().all(|line| line.is_set_in(size));
+        if is_cell {
             let rest = lines.split_off(first + 1);
             lines.last_mut().into_iter().for_each(|line| rest.iter().for_each(|next| line.append(next)));
         }
-        is_below && is_right
+        is_cell
     }
 }
 
@@ -205,7 +217,7 @@ impl OutputDev for Drawn {
             let most = if is_upright { size.max(self.last_size) * 0.5 } else { size * 1.5 };
             self.word_letters = 0;
             if moved > most || goes_back && moved > size * 0.5 {
-                gap = self.place((x, y), size, gap);
+                gap = self.place((x, y), size, gap, goes_back);
             }
         }
         let Some(line) = self.pages.last_mut().and_then(|lines| lines.last_mut()) else { return Ok(()) };

@@ -70,8 +70,6 @@ export const CHAT_COLUMNS = [
 
 const isChat = (run: Record_): boolean => "chatUID" in run;
 
-const timeOf = (run: Record_): number => (isChat(run) ? run.lastEditTimestampMs : run.creationTimestampMs);
-
 const RUN_COLUMNS = [
   { title: "Run", of: (it: Record_) => it.name || it.chatUID || it._id, width: "minmax(8rem, 2fr)" },
   { title: "Kind", of: (it: Record_) => (isChat(it) ? "Chat" : "Thread") },
@@ -79,7 +77,7 @@ const RUN_COLUMNS = [
   { title: "Tenant", of: (it: Record_) => it.tenantId ?? "–" },
   { title: "Tokens", of: tokens },
   { title: "Cost", of: cost },
-  { title: "Time", of: (it: Record_) => <When at={timeOf(it)} /> },
+  { title: "Started", of: (it: Record_) => <When at={it.creationTimestampMs} /> },
 ];
 
 /// Rows of several lists as one; to place a row all before it are read, so there is an end.
@@ -87,24 +85,36 @@ const NEWEST = 2_000;
 
 type Load = (offset: number, limit: number) => Promise<Page<Record_>>;
 
-/// Lists that are sorted by time as one that is, each page of theirs read once.
+/// Lists that begin with the newest as one that does, each page of theirs read once.
 function newest(lists: Load[]): Load {
   const read = lists.map((): Promise<Page<Record_>>[] => []);
   return async (offset, limit) => {
-    const all = lists.flatMap((load, i) => {
-      for (let at = 0; at < offset + limit; at += limit) {
-        read[i]![at / limit] ??= load(at, limit).catch((error) => {
-          delete read[i]![at / limit];
-          throw error;
-        });
-      }
-      return read[i]!.slice(0, (offset + limit) / limit);
-    });
-    const pages = await Promise.all(all);
-    const total = (await Promise.all(read.map((of) => of[0]!))).reduce((sum, of) => sum + of.total, 0);
-    const rows = pages.flatMap((page) => page.rows).sort((a, b) => timeOf(b) - timeOf(a));
+    const page = (i: number, at: number) =>
+      (read[i]![at / limit] ??= lists[i]!(at, limit).catch((error) => {
+        delete read[i]![at / limit];
+        throw error;
+      }));
+    const pages = await Promise.all(lists.map(async (_, i) => {
+      const { total } = await page(i, 0);
+      const asked = [];
+      for (let at = 0; at < Math.min(total, offset + limit); at += limit) asked.push(page(i, at));
+      return { total, rows: (await Promise.all(asked)).flatMap((got) => got.rows) };
+    }));
+    const total = pages.reduce((sum, of) => sum + of.total, 0);
+    const rows = pages.flatMap((of) => of.rows).sort((a, b) => b.creationTimestampMs - a.creationTimestampMs);
     return { rows: rows.slice(offset, offset + limit), total: Math.min(total, NEWEST) };
   };
+}
+
+function AllRuns({ lists, of }: { lists: Load[]; of: string }): JSX.Element {
+  const load = useMemo(() => newest(lists), [of]);
+  return (
+    <>
+      <List label="Runs" columns={RUN_COLUMNS} of={[of]} href={runHref} load={load}
+        empty="No runs match. Begin a chat in the playground of an assistant, or start a thread at an agent." />
+      <p>The newest {number(NEWEST)} at most; chats and threads have more filters, and no end.</p>
+    </>
+  );
 }
 
 const runHref = (run: Record_): string => (isChat(run) ? chatHref(run) : href("threads", run._id));
@@ -121,7 +131,6 @@ export function Runs(): JSX.Element {
   const ofThreads = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) };
   const ofChats = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) };
   const key = JSON.stringify(query);
-  const both = useMemo(() => newest([(offset, limit) => chats(ofChats, offset, limit), (offset, limit) => threads(ofThreads, offset, limit)]), [key]);
   const common = (
     <>
       <FilterField name="tenantId" label="Tenant" />
@@ -134,9 +143,7 @@ export function Runs(): JSX.Element {
   const allList = () => (
     <>
       <div class="row filters">{common}</div>
-      <List label="Runs" columns={RUN_COLUMNS} of={["all", key]} href={runHref} load={both}
-        empty="No runs match. Begin a chat in the playground of an assistant, or start a thread at an agent." />
-      <p>The newest {number(NEWEST)} at most; chats and threads have more filters, and no end.</p>
+      <AllRuns of={key} lists={[(offset, limit) => chats(ofChats, offset, limit), (offset, limit) => threads(ofThreads, offset, limit)]} />
     </>
   );
   const threadList = () => (
