@@ -369,12 +369,18 @@ mod tests {
             (80.0, 654.0, "a bed,"),
             (80.0, 642.0, "a lamp"),
             (160.0, 648.0, "110"),
+            // one whose cells are full,
+            (0.0, 634.0, "Grey, with two"),
+            (0.0, 622.0, "beds"),
+            (74.0, 634.0, "two lamps, some"),
+            (74.0, 622.0, "books"),
+            (154.0, 634.0, "70"),
             // and one with a tall one after it.
-            (0.0, 618.0, "Green"),
-            (80.0, 618.0, "nothing"),
-            (160.0, 630.0, "1"),
-            (160.0, 618.0, "2"),
-            (160.0, 606.0, "3"),
+            (0.0, 588.0, "Green"),
+            (80.0, 588.0, "nothing"),
+            (160.0, 600.0, "1"),
+            (160.0, 588.0, "2"),
+            (160.0, 576.0, "3"),
             // Items that go on below themselves are no rows,
             (0.0, 500.0, "1."),
             (30.0, 500.0, "Open it"),
@@ -392,7 +398,7 @@ mod tests {
         }
         let expected = "Prices\n\n\
             | Room | What it has | Price |\n| --- | --- | --- |\n| Blue at the garden | a bed | 90 or 80 |\n\
-            | Red | a bed, a lamp | 110 |\n| Green | nothing | 1 2 3 |\n\n\
+            | Red | a bed, a lamp | 110 |\n| Grey, with two beds | two lamps, some books | 70 |\n| Green | nothing | 1 2 3 |\n\n\
             1. Open it\nslowly\n2. Close it\n\nOnce there\nwas a king\nwho had\na house.\n\n";
         assert_eq!(markdown(&drawn.pages), expected);
     }

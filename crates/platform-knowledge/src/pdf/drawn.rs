@@ -173,7 +173,10 @@ impl Drawn {
         let (before, cell) = lines.split_at(first);
         let is_below = before.iter().flat_map(|line| &line.cells).next_back().is_none_or(|cell| cell.bottom < y);
         let right = cell.iter().flat_map(|line| &line.cells).map(|cell| cell.right).reduce(f64::max);
-        let is_right = right.is_some_and(|right| right + size * BETWEEN_CELLS < x);
+        // What has several lines or cells is no word before one that is raised.
+        let is_word = cell.len() == 1 && cell.iter().all(|line| line.cells.len() == 1);
+        let between = if is_word { size * BETWEEN_CELLS } else { 0.0 };
+        let is_right = right.is_some_and(|right| right + between < x);
         let is_cell = is_below && is_right && cell.iter().all(|line| line.is_set_in(size));
         if is_cell {
             let rest = lines.split_off(first + 1);
