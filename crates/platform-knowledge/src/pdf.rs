@@ -145,8 +145,8 @@ fn markdown(pages: &[Vec<Line>]) -> String {
         let mut lines = lines.as_slice();
         while let [line, ..] = lines {
             let level = level_of(line);
-            let words = if level.is_some() { line.text.replace('\n', " ") } else { line.text.clone() };
-            let words = words.trim();
+            let words = line.text.trim();
+            let words = if level.is_some() { &words.replace('\n', " ") } else { words };
             let is_row = |line: &&Line| level_of(line).is_none() && !is_item(line);
             let begins_table = line.cells.len() > 1 && !words.is_empty();
             let (rows, taken) = if begins_table { table(lines.iter().take_while(is_row)) } else { (vec![], 0) };

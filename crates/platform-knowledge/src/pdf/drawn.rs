@@ -4,10 +4,11 @@ use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
 
 /// Words of a line that stand so many sizes of their letters apart are in cells of their own.
 const BETWEEN_CELLS: f64 = 1.0;
-/// Lines of a cell stand up to so many sizes of their letters below one another,
+/// Lines of a cell stand up to so many sizes of their letters below one another.
 const BETWEEN_LINES: f64 = 1.5;
-/// and the next cell begins at most so many above the last of them, which are at most so many.
+/// A cell begins at most so many sizes of its letters above the last line of the one before.
 const TALLEST_CELL: f64 = 20.0;
+/// Lines of a cell.
 const MOST_LINES: usize = 64;
 /// Letters that are drawn as one.
 const LIGATURES: [(&str, &str); 7] = [
@@ -136,54 +137,52 @@ impl Drawn {
         self.pages.push(vec![Line::default()]);
         (self.begins_word, self.last_y, self.last_end, self.last_size) = (false, 0.0, f64::MAX, 0.0);
     }
+}
 
-    /// Where a word that is set elsewhere than after the last one goes: into the line that is its row of cells, else into
-    /// a new one. Gives how far it stands from what is before it there.
-    fn place(&mut self, at: (f64, f64), size: f64, gap: f64, goes_back: bool) -> f64 {
-        let goes_on = self.pages.last().and_then(|lines| lines.last()).is_some_and(|line| line.goes_on(at, size));
-        if !goes_on && !self.ends_cell(at, size) {
-            let is_paragraph = goes_back && (at.1 - self.last_y).abs() > size * 1.5;
-            let lines = self.pages.last_mut().into_iter();
-            lines.for_each(|lines| lines.extend((0..=usize::from(is_paragraph)).map(|_| Line::default())));
-            return gap;
-        }
-        if let Some(line) = self.pages.last_mut().and_then(|lines| lines.last_mut()) {
-            line.text.push('\n');
-        }
-        if goes_on { 0.0 } else { f64::INFINITY }
+/// Where a word that is set elsewhere than after the last one goes: into the line that is its row of cells, else into a
+/// new one, after an empty one where a paragraph begins. Gives how far it stands from what is before it there.
+fn place(lines: &mut Vec<Line>, at: (f64, f64), size: f64, gap: f64, is_paragraph: bool) -> f64 {
+    let goes_on = lines.last().is_some_and(|line| line.goes_on(at, size));
+    if !goes_on && !ends_cell(lines, at, size) {
+        lines.extend(is_paragraph.then(Line::default));
+        lines.push(Line::default());
+        return gap;
     }
+    if let Some(line) = lines.last_mut() {
+        line.text.push('\n');
+    }
+    if goes_on { 0.0 } else { f64::INFINITY }
+}
 
-    /// Whether what is set above and right of the last lines ends them as a cell: they are one line then.
-    fn ends_cell(&mut self, (x, y): (f64, f64), size: f64) -> bool {
-        let Some(lines) = self.pages.last_mut() else { return false };
-        let up = self.last_y - y;
-        if up <= 0.0 || up > size * TALLEST_CELL {
-            return false;
-        }
-        let last = lines.len().saturating_sub(1);
-        let mut first = last;
-        // A cell rises no further above the middle of its row than it falls below.
-        let reaches = |line: &Line| line.cells.iter().all(|cell| y - cell.bottom <= up + size * 0.1);
-        while first > last.saturating_sub(MOST_LINES)
-            && lines[first - 1].is_cell_with(&lines[first])
-            && reaches(&lines[first - 1])
-        {
-            first -= 1;
-        }
-        let (before, cell) = lines.split_at(first);
-        let is_below = before.iter().flat_map(|line| &line.cells).next_back().is_none_or(|cell| cell.bottom < y);
-        let right = cell.iter().flat_map(|line| &line.cells).map(|cell| cell.right).reduce(f64::max);
-        // What has several lines or cells is no word before one that is raised.
-        let is_word = cell.len() == 1 && cell.iter().all(|line| line.cells.len() == 1);
-        let between = if is_word { size * BETWEEN_CELLS } else { 0.0 };
-        let is_right = right.is_some_and(|right| right + between < x);
-        let is_cell = is_below && is_right && cell.iter().all(|line| line.is_set_in(size));
-        if is_cell {
-            let rest = lines.split_off(first + 1);
-            lines.last_mut().into_iter().for_each(|line| rest.iter().for_each(|next| line.append(next)));
-        }
-        is_cell
+/// Whether what is set above and right of the last lines ends them as a cell: they are one line then.
+fn ends_cell(lines: &mut Vec<Line>, (x, y): (f64, f64), size: f64) -> bool {
+    let Some(up) = lines.last().and_then(|line| line.cells.last()).map(|cell| cell.bottom - y) else { return false };
+    if up <= 0.0 || up > size * TALLEST_CELL {
+        return false;
     }
+    let last = lines.len() - 1;
+    let mut first = last;
+    // A cell rises no further above the middle of its row than it falls below.
+    let reaches = |line: &Line| line.cells.iter().all(|cell| y - cell.bottom <= up + size * 0.1);
+    while first > last.saturating_sub(MOST_LINES)
+        && lines[first - 1].is_cell_with(&lines[first])
+        && reaches(&lines[first - 1])
+    {
+        first -= 1;
+    }
+    let (before, cell) = lines.split_at(first);
+    let is_below = before.iter().flat_map(|line| &line.cells).next_back().is_none_or(|cell| cell.bottom < y);
+    // What has several lines or cells is no word before one that is raised.
+    let is_word = matches!(cell, [line] if line.cells.len() == 1);
+    let between = if is_word { size * BETWEEN_CELLS } else { 0.0 };
+    let is_right = cell.iter().flat_map(|line| &line.cells).all(|cell| cell.right + between < x);
+    let is_cell = is_below && is_right && cell.iter().all(|line| line.is_set_in(size));
+    if is_cell {
+        for next in lines.split_off(first + 1) {
+            lines[first].append(&next);
+        }
+    }
+    is_cell
 }
 
 impl OutputDev for Drawn {
@@ -204,6 +203,7 @@ impl OutputDev for Drawn {
         font_size: f64,
         letter: &str,
     ) -> Result<(), OutputError> {
+        let Some(lines) = self.pages.last_mut() else { return Ok(()) };
         // The side of a square as large as the letter's.
         let size = (font_size * (at.m11 + at.m21) * font_size * (at.m12 + at.m22)).abs().sqrt();
         let (x, y) = (at.m31, -at.m32);
@@ -220,10 +220,10 @@ impl OutputDev for Drawn {
             let most = if is_upright { size.max(self.last_size) * 0.5 } else { size * 1.5 };
             self.word_letters = 0;
             if moved > most || goes_back && moved > size * 0.5 {
-                gap = self.place((x, y), size, gap, goes_back);
+                gap = place(lines, (x, y), size, gap, goes_back && moved > size * 1.5);
             }
         }
-        let Some(line) = self.pages.last_mut().and_then(|lines| lines.last_mut()) else { return Ok(()) };
+        let Some(line) = lines.last_mut() else { return Ok(()) };
         self.word_letters = self.word_letters.saturating_add(1);
         let end = x + width * size;
         line.draw(letter, size, (x, end, y), gap);
