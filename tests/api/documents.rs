@@ -225,6 +225,41 @@ async fn pieces_that_an_older_version_indexed_are_found_beside_newer_ones_and_by
 }
 
 #[tokio::test]
+async fn a_word_that_is_everywhere_is_found_where_a_search_is_bound_to_documents_without_the_rarer_ones() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let [large, small, other] = [
+        document(&app, "Large", "The platform.", json!({})).await,
+        document(&app, "Small", "A platform of a station.", json!({"tags": ["small"]})).await,
+        document(&app, "Timetable", "What the conductor of a smal train has.", json!({})).await,
+    ];
+    for id in [&large, &small, &other] {
+        assert_eq!(indexed(&app, id).await["status"], "ready");
+    }
+    db.run(&format!(
+        "INSERT INTO chunks SELECT (jsonb_populate_record(c, jsonb_build_object('position', n, 'id', 'of-' || n))).*
+            FROM chunks c, generate_series(1, 20000) n WHERE document_id = '{large}';
+        UPDATE documents SET piece_count = 20001 WHERE id = '{large}';"
+    ))
+    .await;
+    for (query, bound, expected) in [
+        ("platform conductor", json!({}), &["Timetable"][..]),
+        ("platform conductor", json!({"documentIds": [small]}), &["Small"]),
+        ("platform conductor", json!({"tags": ["small"]}), &["Small"]),
+        ("platform conductor", json!({"documentIds": [large], "limit": 1}), &["Large"]),
+        ("platform conductor", json!({"documentIds": [small, other]}), &["Timetable"]),
+        ("platform station", json!({"limit": 1}), &["Small"]),
+        ("platform", json!({"documentIds": [other]}), &[]),
+        // A misspelt name, although another document has just that word.
+        ("smal", json!({"documentIds": [small]}), &["Small"]),
+    ] {
+        let mut body = bound.clone();
+        body["query"] = query.into();
+        assert_eq!(names(&search(&app, body).await), expected, "{query} in {bound}");
+    }
+}
+
+#[tokio::test]
 async fn folders_hold_documents_and_take_them_along() {
     let app = app().await;
     let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::index::kept_words;
 
-/// A word that is in more pieces than this is told apart no further, and looked for only when there is no other.
+/// A word that is in so many pieces is counted no further, and looked for only where no rarer one is found.
 const MOST_COUNTED: i64 = 20_000;
 /// Documents whose pieces are counted; who has more has many.
 const MOST_READ: i64 = 5000;
@@ -24,7 +24,7 @@ const MOST_WEIGHED: i64 = 200;
 const MOST_ASKED: i64 = 64;
 /// Words of a query that are looked for, the rarest.
 const MOST_WORDS: i64 = 24;
-/// Words that no piece has for which names like them are looked for, from so many characters on.
+/// Words that are not found for which names like them are looked for, from so many characters on.
 const MOST_UNKNOWN: usize = 8;
 const SHORTEST_UNKNOWN: i64 = 4;
 /// A letter that is missing, or one too many, in a word of seven.
@@ -33,7 +33,7 @@ const ALIKE: &str = "SET LOCAL pg_trgm.word_similarity_threshold = 0.5";
 /// A piece, when there is one, with what is known of the words that were asked for.
 #[derive(QueryableByName)]
 struct Row {
-    /// Words that no piece has, where the server tells how alike texts are.
+    /// Words that are not found, where the server tells how alike texts are.
     #[diesel(sql_type = Array<Text>)]
     unknown: Vec<String>,
     /// All words.
@@ -54,11 +54,27 @@ struct Row {
 /// pieces that were indexed before that have the account as another word. `|| ''` keeps PostgreSQL from going through all
 /// pieces of the account beside those of the word.
 fn statement(bounds: &Bounds) -> String {
-    // Where any document may be found, none need be read for that.
-    let within = if *bounds == Bounds::default() {
-        String::new()
+    // Where any document may be found, none need be read for that, and the pieces that counted a common word will do.
+    let (within, common) = if *bounds == Bounds::default() {
+        (String::new(), "SELECT n, document_id, position, weight FROM hits JOIN common USING (n)".to_owned())
     } else {
-        format!("JOIN documents d ON d.account_id = $1 AND d.id = m.document_id WHERE {WITHIN}")
+        let within = format!("JOIN documents d ON d.account_id = $1 AND d.id = hits.document_id AND {WITHIN}");
+        // By the pieces of the documents where they are few, else by those of the words.
+        let few = format!(
+            "(SELECT count(*) < {MOST_READ} AND sum(piece_count) < {MOST_COUNTED}
+                FROM (SELECT piece_count FROM documents d WHERE {WITHIN} LIMIT {MOST_READ}) d)"
+        );
+        let common = format!(
+            "SELECT n, document_id, position, weight FROM common JOIN (
+                (SELECT c.* FROM documents d JOIN chunks c ON c.account_id = d.account_id AND c.document_id = d.id
+                WHERE {WITHIN} AND EXISTS (SELECT FROM common) AND {few} OFFSET 0)
+                UNION ALL
+                (SELECT c.* FROM chunks c JOIN documents d ON d.account_id = c.account_id || '' AND d.id = c.document_id
+                WHERE {WITHIN} AND c.words @@ (SELECT string_agg(query::text, '|')::tsquery FROM common) AND NOT {few}
+                LIMIT {MOST_COUNTED})
+            ) c ON words @@ query"
+        );
+        (within, common)
     };
     format!(
         "WITH RECURSIVE languages AS (
@@ -86,21 +102,17 @@ fn statement(bounds: &Bounds) -> String {
                 END AS of FROM (SELECT piece_count FROM documents WHERE account_id = $1 LIMIT {MOST_READ}) d
         ), sought AS MATERIALIZED (
             SELECT n, word, query, pieces, ln(1 + (greatest(of - pieces, 0) + 0.5) / (pieces + 0.5))::float8 AS weight
-            FROM counted, total WHERE pieces > 0 ORDER BY pieces, n
-            LIMIT (SELECT least(greatest(count(*), 1), {MOST_WORDS}) FROM counted
-                WHERE pieces > 0 AND pieces < {MOST_COUNTED})
-        ), matching AS (
-            SELECT hits.document_id, hits.position, weight FROM hits JOIN sought USING (n)
+            FROM counted, total WHERE pieces > 0 ORDER BY pieces, n LIMIT {MOST_WORDS}
+        ), rare AS MATERIALIZED (
+            SELECT n, hits.document_id, hits.position, weight FROM hits JOIN sought USING (n) {within}
             WHERE pieces < {MOST_COUNTED}
-            UNION ALL
-            SELECT common.document_id, common.position, weight FROM sought CROSS JOIN LATERAL (
-                SELECT c.document_id, c.position FROM chunks c
-                JOIN documents d ON d.account_id = c.account_id || '' AND d.id = c.document_id
-                WHERE c.words @@ sought.query AND {WITHIN} LIMIT {MOST_COUNTED}) common
-            WHERE pieces >= {MOST_COUNTED}
+        ), common AS (
+            SELECT * FROM sought WHERE pieces >= {MOST_COUNTED} AND NOT EXISTS (SELECT FROM rare)
+        ), matching AS MATERIALIZED (
+            SELECT * FROM rare UNION ALL {common}
         ), candidates AS (
-            SELECT m.document_id, m.position FROM matching m {within}
-            GROUP BY 1, 2 ORDER BY sum(m.weight) DESC LIMIT {MOST_WEIGHED}
+            SELECT document_id, position FROM matching
+            GROUP BY 1, 2 ORDER BY sum(weight) DESC LIMIT {MOST_WEIGHED}
         ), weighed AS (
             SELECT c.*, d.name,
                 (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))
@@ -113,7 +125,9 @@ fn statement(bounds: &Bounds) -> String {
         ), best AS (
             SELECT * FROM weighed ORDER BY score DESC, document_id, position LIMIT $9
         )
-        SELECT ARRAY(SELECT word FROM counted WHERE pieces = 0 AND length(word) >= {SHORTEST_UNKNOWN}
+        SELECT ARRAY(SELECT word FROM counted
+                WHERE (pieces = 0 OR pieces < {MOST_COUNTED} AND n IN (SELECT n FROM sought EXCEPT SELECT n FROM rare))
+                AND length(word) >= {SHORTEST_UNKNOWN}
                 AND EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') ORDER BY n) AS unknown,
             (SELECT count(*) FROM counted) AS asked, (SELECT coalesce(sum(weight), 1) FROM sought) AS weight,
             id IS NOT NULL AS is_found, coalesce(document_id, '') AS document_id, coalesce(name, '') AS name,
