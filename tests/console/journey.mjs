@@ -22,10 +22,23 @@ await step("the link of the first start logs in, and no token is stored", async 
   assert.equal(await page.title(), "Home · Console");
   assert.ok(!page.url().includes("link="), "the link is not left in the address");
   await settled(page);
+  const stored = await page.evaluate(() => [Object.keys(localStorage), Object.keys(sessionStorage), document.cookie]);
+  assert.deepEqual(stored, [["console.theme"], ["console.returns"], ""], "nothing that a script could take");
   const first = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  // Who comes for the first time has nothing of it in a cache.
+  const other = await open();
+  await other.addInitScript(() => {
+    const drawn = () => document.querySelector("#key") && (window.interactiveAt ??= performance.now());
+    new MutationObserver(drawn).observe(document, { childList: true, subtree: true });
+  });
+  await other.goto(url);
+  await other.waitForSelector("#key");
+  const interactive = await other.evaluate(() => window.interactiveAt);
+  await other.close();
   const files = ["/", "/console/console.js", "/console/console.css"].map((path) => fetch(url + path, { headers: { Accept: "text/html" } }));
   const size = (await Promise.all(files)).reduce((sum, file) => sum + Number(file.headers.get("content-length")), 0);
-  console.log(`  first paint after ${Math.round(first)} ms; ${Math.round(size / 1024)} KiB in all`);
+  console.log(`  first paint after ${Math.round(first)} ms, interactive after ${Math.round(interactive)} ms; ${Math.round(size / 1024)} KiB in all`);
+  assert.ok(interactive < 3000);
   assert.ok(size > 10_000 && size < 250 * 1024);
 });
 
@@ -118,6 +131,25 @@ await step("one of two calls is approved, and what was thought of an answer is s
   await page.getByRole("tab", { name: "Playground" }).click();
 });
 
+await step("a reply is stopped, and a file that is dropped goes with the next message", async () => {
+  await press("New chat");
+  await page.getByLabel("Message").fill("/wait 60s\nLater");
+  await page.getByLabel("Message").press("Enter");
+  await press("Stop");
+  await page.waitForSelector(".composer button:has-text('Stop')", { state: "detached" });
+  const files = await page.evaluateHandle(() => {
+    const files = new DataTransfer();
+    files.items.add(new File(["Two plus two"], "sum.txt", { type: "text/plain" }));
+    return files;
+  });
+  await page.dispatchEvent(".composer", "drop", { dataTransfer: files });
+  await page.waitForSelector(".composer .files li:has-text('sum.txt')");
+  await page.getByLabel("Message").fill("What is it?");
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForSelector(".message.user .files a:has-text('sum.txt')");
+  await page.waitForSelector(".message.assistant:has-text('What is it?') .about");
+});
+
 await step("what an assistant remembers of an end user is read, pinned, changed and forgotten", async () => {
   await api("POST", "/assistants", { name: "Mindful", identifier: "mindful", coreMemory: { enabled: true, scope: "subtenant" } });
   await to(page, "#/assistants/mindful?tab=memory");
@@ -185,6 +217,76 @@ await step("a thread is started, approved and read as a timeline", async () => {
   await press("Evaluate");
   await page.waitForSelector("text=of 10");
   await check(page, "evaluation");
+});
+
+await step("a thread is paused, resumed, spoken to, ended and deleted, and shows the thread that works for it", async () => {
+  const { _id: helper } = await api("POST", "/agents", { name: "Searcher", subAgentConfig: { enabled: true } });
+  const { _id: lead } = await api("POST", "/agents", { name: "Lead", assistantSpecialization: { subagentsIds: [helper] } });
+  const begin = (message) => api("POST", `/agents/${lead}/threads`, { message });
+  const handed = await begin(`/tool hand_off_subagent ${JSON.stringify({ agentId: helper, input: "Look it up" })}\nFound`);
+  await to(page, `#/threads/${handed._id}`);
+  await page.waitForSelector("h1 .badge:has-text('completed')");
+  await page.locator("details.nested summary").click();
+  await page.waitForSelector("details.nested .span.state:has-text('completed')");
+  await check(page, "a thread within a thread");
+
+  const slow = await begin("/wait 60s\nSlow");
+  await to(page, `#/threads/${slow._id}`);
+  await press("Pause");
+  await page.waitForSelector("[role=status]:has-text('Pauses after this step')");
+  await press("Resume");
+  await page.waitForSelector("button:has-text('Pause')");
+  await page.getByRole("tab", { name: "Messages" }).click();
+  await page.getByLabel("Message to the thread").fill("Hurry");
+  await press("Send");
+  await until("it is taken", async () => (await page.getByLabel("Message to the thread").inputValue()) === "");
+  await press("Terminate");
+  await press("Yes");
+  await page.waitForSelector("h1 .badge:has-text('terminated')");
+  await press("Delete");
+  await press("Yes");
+  await page.waitForSelector("h1:has-text('Runs')");
+  assert.ok(!(await api("GET", "/agents/threads")).threads.some((it) => it._id === slow._id));
+
+  const other = await begin("/wait 60s\nSlow");
+  await to(page, `#/threads/${other._id}`);
+  await press("Complete");
+  await page.waitForSelector("h1 .badge:has-text('completed')");
+});
+
+await step("an event that came is replayed", async () => {
+  const { _id: agentId } = await api("POST", "/agents", { name: "Hooked" });
+  const { _id: toolServerId } = await api("POST", "/integrations/webhook/servers", {});
+  const trigger = await api("POST", "/triggers", { toolServerId, triggerSlug: "webhook", agentId });
+  await to(page, `#/triggers/${trigger._id ?? trigger.id}`);
+  await press("Test");
+  await page.locator("dialog").getByRole("button", { name: "Test" }).click();
+  await page.waitForSelector("dialog:has-text('Answer')");
+  await page.keyboard.press("Escape");
+  await page.getByRole("tab", { name: "Events" }).click();
+  await page.locator(".rows").getByRole("button", { name: "Replay" }).click();
+  await page.waitForSelector("dialog:has-text('Answer')");
+  await page.keyboard.press("Escape");
+  await until("a thread for each", async () => (await api("GET", `/agents/threads?agentId=${agentId}`)).total === 2);
+});
+
+await step("a session ends, a member comes and goes", async () => {
+  await api("POST", "/tenant-sessions", { tenantId: "visitor" });
+  await to(page, "#/sessions?tenantId=visitor");
+  await page.locator(".rows").getByRole("button", { name: "Delete" }).click();
+  await press("Yes");
+  await page.waitForSelector("text=Nothing matches");
+
+  const project = await api("POST", "/projects", { name: "Beta", identifier: "beta" });
+  const { userUID } = await api("POST", "/users", { email: "bo@example.com", password: "correct horse battery", name: "Bo" });
+  await to(page, `#/projects/${project._id}?tab=members`);
+  await press("Add a member");
+  await field("User UID").fill(userUID);
+  await field("Role").selectOption("viewer");
+  await page.locator("dialog").getByRole("button", { name: "Add a member" }).click();
+  await page.locator(".rows .tr:has-text('bo@example.com')").getByRole("button", { name: "Remove" }).click();
+  await press("Yes");
+  await page.waitForSelector(".rows .tr:has-text('bo@example.com')", { state: "detached" });
 });
 
 await step("a key is shown once, and rotated", async () => {
@@ -305,6 +407,21 @@ await step("a tool of a profile is switched off, a skill leaves as a file and co
   await page.waitForSelector("button:has-text('Switch on')");
   assert.equal((await api("GET", `/mcp-gateway/profiles/${profile._id}/tools`))[0].enabled, false);
   await check(page, "tools of a profile");
+  const caller = await api("POST", "/api-keys", { name: "Caller" });
+  await page.getByRole("tab", { name: "Preview" }).click();
+  await page.getByLabel("Caller", { exact: true }).selectOption("key");
+  await page.getByLabel("Id of the caller").fill(caller._id);
+  await press("Show what they see");
+  await page.waitForSelector("text=0 tools");
+  await page.getByRole("tab", { name: "Tools", exact: true }).click();
+  await press("Switch on");
+  await page.waitForSelector("button:has-text('Switch off')");
+  await page.getByRole("tab", { name: "Preview" }).click();
+  await page.getByLabel("Caller", { exact: true }).selectOption("key");
+  await page.getByLabel("Id of the caller").fill(caller._id);
+  await press("Show what they see");
+  await page.waitForSelector("[role=tabpanel] li:has-text('look')");
+  await check(page, "what a caller sees");
 
   await api("POST", "/skills/scaffold", { name: "review", description: "Reviews what was written" });
   await to(page, "#/skills");
@@ -386,6 +503,15 @@ await step("who logs out is out, and a key opens what takes a full one", async (
   await check(page, "log in");
   await withKey(page);
   assert.equal(await page.getByRole("link", { name: "Users" }).count(), 1);
+  await to(page, "#/oauth-clients");
+  await press("New client");
+  await field("Name").fill("Portal");
+  await field("Redirect uris").fill("https://portal.example/back");
+  await field("Confidential").selectOption("true");
+  await press("Make client");
+  await page.waitForSelector(".secret code");
+  await check(page, "a secret of a client");
+  await page.keyboard.press("Escape");
 });
 
 await step("a quota is a bar that says when it begins anew", async () => {
@@ -416,6 +542,9 @@ await step("a quota is a bar that says when it begins anew", async () => {
   await page.getByRole("tab", { name: "Users" }).click();
   await page.locator("[role=tabpanel]").getByRole("button", { name: "Reset usage" }).click();
   await press("Yes");
+  await page.locator("[role=tabpanel]").getByRole("button", { name: "Audit" }).click();
+  await page.waitForSelector("dialog:has-text('cleared')");
+  await page.keyboard.press("Escape");
   await page.getByRole("tab", { name: "Quotas" }).click();
   await page.waitForSelector(".quota[aria-valuenow='0']");
   await check(page, "quotas of an end user");
@@ -514,6 +643,41 @@ await step("a key that is bound sees only what it may", async () => {
     assert.deepEqual(await other.locator(".failure").allTextContents(), [], hash);
   }
   assert.deepEqual(await other.getByRole("tab").allTextContents(), ["Chats"]);
+});
+
+await step("a key that reads is offered nothing that writes, and one that also sends messages nothing else", async () => {
+  const reads = { method: "GET", path: "/**" };
+  const lists = { method: "POST", path: "/assistants/chats" };
+  const { histories } = await api("POST", "/assistants/chats", { assistantSpecializationIdentifier: "helper" });
+  const { threads } = await api("GET", "/agents/threads");
+  const records = ["#/assistants/helper", `#/chats/helper/${histories[0].chatUID}`, `#/threads/${threads[0]._id}`];
+  const other = await open();
+  await withKey(other, (await api("POST", "/api-keys", { name: "Reads", allowedEndpoints: [reads, lists] })).key);
+  const pages = await other.locator("nav a[href^='#/']").evaluateAll((links) => links.map((link) => link.getAttribute("href")));
+  assert.ok(pages.length > 12, pages.join());
+  const offered = (page) => page.locator("main button:is(.main, .danger), main .button, main form.form, main textarea").allTextContents();
+  const tabs = (page) => page.getByRole("tab").allTextContents();
+  for (const hash of [...pages, ...records]) {
+    await to(other, hash);
+    await other.waitForSelector("main h1");
+    assert.deepEqual([await offered(other), await other.locator(".failure").allTextContents()], [[], []], hash);
+  }
+  await to(other, "#/assistants/helper");
+  await other.waitForSelector("[role=tab]");
+  assert.deepEqual(await tabs(other), ["Chats", "Memory", "JSON"]);
+  await other.keyboard.press("/");
+  await other.waitForSelector("dialog [role=option]");
+  assert.ok(!(await other.locator("dialog [role=option]").allTextContents()).some((title) => title.startsWith("New ")));
+
+  const talks = { method: "POST", path: "/assistants/*/messages" };
+  await withKey(other, (await api("POST", "/api-keys", { name: "Talks", allowedEndpoints: [reads, lists, talks] })).key);
+  await to(other, "#/assistants/helper");
+  await other.waitForSelector("[role=tab]");
+  assert.deepEqual(await tabs(other), ["Playground", "Chats", "Memory", "JSON"]);
+  await other.getByLabel("Message").fill("Hello");
+  await other.getByLabel("Message").press("Enter");
+  await other.waitForSelector(".message.assistant .about");
+  assert.deepEqual(await offered(other), ["", "Send"]);
 });
 
 await step("a link that is pasted over an open page logs in, too", async () => {

@@ -70,7 +70,8 @@ fn the_console_names_paths_and_fields_that_the_api_has() {
 
 #[tokio::test]
 async fn a_person_goes_from_the_first_start_to_a_spent_quota() {
-    let app = TestApp::start(PROGRAM, &TestDb::new().await, &[]);
+    // A test goes from page to page faster than a person.
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &[("PLATFORM_RATE_RESTRICTED", "6000:1000")]);
     let environment = [
         ("CONSOLE_URL", app.url()),
         ("CONSOLE_LINK", app.log_in_link().expect("a first start")),

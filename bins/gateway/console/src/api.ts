@@ -78,6 +78,7 @@ export async function send(method: string, path: string, options: Options = {}):
     const answer = await once(method, path, options);
     const wait = Number(answer.headers.get("Retry-After"));
     if (answer.status === 429 && method === "GET" && wait > 0 && wait <= 10 && --left > 0) {
+      await answer.arrayBuffer();
       await new Promise((done) => setTimeout(done, wait * 1000));
       options.signal?.throwIfAborted();
       continue;

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { get, type Query, withQuery } from "./api.ts";
 import type { Page } from "./parts/list.tsx";
 import type * as Api from "./schema.d.ts";
-import { identity, may } from "./session.ts";
+import { may } from "./session.ts";
 
 /// An address, as the OpenAPI document names it.
 type Path = keyof Api.paths;
@@ -265,6 +265,7 @@ export const GROUPS: Group[] = [
           { title: "Change tier", method: "POST", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/tier", asks: ["tierId", "reason", "resetUsage"] },
           { title: "Reset usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/usage-limits/reset", confirm: "The running windows begin at zero again." },
           { title: "Add usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/add-usage", asks: ["tokens", "cost", "source", "reason"], shows: true },
+          { title: "Audit", method: "GET", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/audit", shows: true },
           { title: "Delete", method: "DELETE", path: "/v1/tenants/{tenantId}/subtenants/{subtenantId}", kind: "danger", confirm: "Chats and history stay; its sessions and memory go." },
         ] }),
       below<Api.AuditEntry>({ title: "Audit", path: "/v1/tenant-admin/{tenantId}/audit", items: "items", columns: ["action", "from", "to", "reason", "userUID", "timestampMs"] }),
@@ -307,15 +308,44 @@ export const idOf = (group: Group, record: Record_): string => String(group.idOf
 
 export const nameOf = (group: Group, record: Record_): ComponentChildren => group.nameOf?.(record) ?? record.name ?? idOf(group, record);
 
-/// Groups whose lists are refused to the caller.
-export async function refusedGroups(): Promise<Set<string>> {
-  const ask = async (of: Group) => get(of.path.replace(/\{\w+\}/g, "none"), { limit: 1 }).then(() => null, (error) => (error.status === 403 ? of.id : null));
-  const refused = await Promise.all(GROUPS.map(ask));
-  return new Set(refused.filter((id) => id !== null));
+type Call = `${Action["method"]} ${Path}`;
+
+/// Calls of whoever shows a chat.
+const OF_CHATS: Call[] = ["POST /v1/assistants/{identifier}/messages", "POST /v1/files/upload", ...(["stop", "tool-response", "feedback"] as const).map((what): Call => `POST /v1/assistants/{identifier}/chats/{chatUid}/${what}`)];
+
+/// Calls of pages beside those that their groups name.
+const MORE: Record<string, Call[]> = {
+  home: ["POST /v1/agents", "POST /v1/assistants/{identifier}/messages"],
+  assistants: [...OF_CHATS, "GET /v1/memory/assistants/{identifier}/core", "POST /v1/memory/assistants/{identifier}/core", "PATCH /v1/memory/assistants/{identifier}/core/{entryId}", "DELETE /v1/memory/assistants/{identifier}/core/{entryId}"],
+  agents: ["POST /v1/agents/{agentId}/threads", "GET /v1/agents/agents/{agentId}/costs/daily", "GET /v1/agents/agents/{agentId}/evaluation-config", "PUT /v1/agents/agents/{agentId}/evaluation-config"],
+  chats: [...OF_CHATS, "POST /v1/assistants/{identifier}/chats/{chatUid}/compact", "PATCH /v1/assistants/{identifier}/chats/{chatUid}", "DELETE /v1/assistants/{identifier}/chats/{chatUid}"],
+  threads: ["DELETE /v1/agents/threads/{threadId}", ...(["pause", "resume", "complete", "approval", "messages", "evaluate", "feedback"] as const).map((what): Call => `POST /v1/agents/threads/{threadId}/${what}`)],
+  "tool-servers": ["GET /v1/tool-servers/{toolServerId}/tools", "POST /v1/tool-servers/{toolServerId}/tools/{toolName}/test", "POST /v1/integrations/servers/{id}/tools/{tool}/test"],
+  environments: ["GET /v1/environments/{environmentId}/sandbox/status", ...(["exec", "stop"] as const).map((what): Call => `POST /v1/environments/{environmentId}/sandbox/${what}`), ...(["list", "read"] as const).map((what): Call => `POST /v1/environments/{environmentId}/sandbox/files/${what}`)],
+  documents: ["POST /v1/documents/search", "POST /v1/documents/upload"],
+  skills: ["POST /v1/skills/import"],
+  speech: ["POST /v1/speech-to-text"],
+  integrations: ["GET /v1/integrations/{app}/auth", "POST /v1/integrations/{app}/connect"],
+  projects: ["GET /v1/projects/{id}/costs/daily"],
+  tenants: ["GET /v1/tenant-usage/{tenantId}", "GET /v1/tenant-integrations", "POST /v1/tenant-integrations/{app}/connect", "DELETE /v1/tenant-integrations/accounts/{accountId}", "POST /v1/tenant-mcp", "POST /v1/tenant-mcp/{id}/reconnect", "DELETE /v1/tenant-mcp/{id}"],
+};
+
+/// What the frame asks of every caller: which lists there are for them.
+export const LISTS = [...GROUPS.map((of) => `GET ${of.path}`), "POST /v1/assistants/chats", "GET /v1/agents/threads"];
+
+/// The calls of a page.
+export function callsOf(page: string): string[] {
+  const of = group(page);
+  const one = of && `${of.path}/{${of.id_}}`;
+  const named = of ? [of.create && `POST ${of.create.path ?? of.path}`, of.edit && `PATCH ${one}`, of.remove && `DELETE ${one}`] : [];
+  const below = (of?.below ?? []).flatMap((rows) => [`GET ${rows.path}`, ...(rows.actions ?? []).map(callOf)]);
+  return [...named.filter((call) => !!call), ...(of?.actions ?? []).map(callOf), ...below, ...(MORE[page] ?? [])] as string[];
 }
 
+export const callOf = (action: Pick<Action, "method" | "path">): string => `${action.method} ${action.path}`;
+
 /// Whether the caller sees a group at all.
-export const isOpen = (group: Group): boolean => may(group.scope) && !identity?.refused?.has(group.id);
+export const isOpen = (group: Group): boolean => may(group.scope, `GET ${group.path}`);
 
 /// An address with the ids of a record in it.
 export const fill = (path: string, ids: Record_): string => path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(String(ids[name] ?? "")));

@@ -3,69 +3,73 @@ import { Component, render, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "./style.css";
 import { call } from "./api.ts";
-import { group, GROUPS, type Group, isOpen, type Record_, refusedGroups } from "./groups.ts";
-import { Confirm, Failure, type Tab } from "./parts/basic.tsx";
+import { callsOf, group, GROUPS, type Group, isOpen, LISTS, type Record_ } from "./groups.ts";
+import { Confirm, Failure, type Tab, useLoad } from "./parts/basic.tsx";
 import { Calls } from "./parts/calls.tsx";
 import { type Command, Palette } from "./parts/palette.tsx";
 import { Accounts } from "./pages/accounts.tsx";
 import { Costs, Judging, Start, Threads } from "./pages/agents.tsx";
-import { Connect, DefaultSecret, MyTools, Preview } from "./pages/connect.tsx";
+import { Connect, DefaultSecret, mayConnect, MyTools, Preview } from "./pages/connect.tsx";
 import { Home } from "./pages/home.tsx";
 import { DocumentText, ImportSkill, Search } from "./pages/knowledge.tsx";
 import { Memory } from "./pages/memory.tsx";
 import { LogIn } from "./pages/login.tsx";
-import { Compare, Playground } from "./pages/playground.tsx";
-import { ListPage, RecordPage } from "./pages/resource.tsx";
-import { CHAT_COLUMNS, chatHref, ChatPage, chats, Runs } from "./pages/runs.tsx";
+import { Compare, mayCompare, Playground } from "./pages/playground.tsx";
+import { creates, ListPage, RecordPage } from "./pages/resource.tsx";
+import { canChats, canThreads, CHAT_COLUMNS, chatHref, ChatPage, chats, Runs } from "./pages/runs.tsx";
 import { Speech } from "./pages/speech.tsx";
-import { Terminal } from "./pages/terminal.tsx";
+import { mayWorkAt, Terminal } from "./pages/terminal.tsx";
 import { ThreadPage } from "./pages/thread.tsx";
 import { Tools } from "./pages/tools.tsx";
 import { Quotas } from "./pages/usage.tsx";
 import { List } from "./parts/list.tsx";
 import { go, href, useRoute } from "./router.ts";
-import { begin, identity, logOut, may, onIdentity } from "./session.ts";
+import { allTried, begin, identity, logOut, may, onIdentity, tryOut } from "./session.ts";
 
 const SECTIONS = ["Build", "Knowledge", "Connect", "Access"] as const;
 
 /// Tabs that only records of one group have; those before its settings.
 const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   assistants: (it) => [
-    ...(may("assistants:write") ? [{ id: "playground", title: "Playground", view: () => <Playground assistant={it} /> }] : []),
-    { id: "chats", title: "Chats", view: () => (
+    ...(may("assistants:write", "POST /v1/assistants/{identifier}/messages") ? [{ id: "playground", title: "Playground", view: () => <Playground assistant={it} /> }] : []),
+    ...(canChats() ? [{ id: "chats", title: "Chats", view: () => (
       <List label="Chats" columns={CHAT_COLUMNS} of={[it.identifier]} href={chatHref} empty="No chats yet. Begin one in the playground."
         load={(offset, limit, signal) => chats({ assistantSpecializationIdentifier: it.identifier }, offset, limit, signal)} />
-    ) },
+    ) }] : []),
   ],
   agents: (it) => [
-    { id: "threads", title: "Threads", view: () => <Threads agent={it} /> },
-    ...(may("agents:write") ? [{ id: "start", title: "Start", view: () => <Start agent={it} /> }] : []),
-    { id: "costs", title: "Costs", view: () => <Costs path={`/v1/agents/agents/${it._id}`} /> },
+    ...(canThreads() ? [{ id: "threads", title: "Threads", view: () => <Threads agent={it} /> }] : []),
+    ...(may("agents:write", "POST /v1/agents/{agentId}/threads") ? [{ id: "start", title: "Start", view: () => <Start agent={it} /> }] : []),
+    ...(may("agents:read", "GET /v1/agents/agents/{agentId}/costs/daily") ? [{ id: "costs", title: "Costs", view: () => <Costs path={`/v1/agents/agents/${it._id}`} /> }] : []),
   ],
-  "tool-servers": (it) => [{ id: "tools", title: "Tools", view: () => <Tools server={it} /> }],
+  "tool-servers": (it) => (may("tool-servers:read", "GET /v1/tool-servers/{toolServerId}/tools") ? [{ id: "tools", title: "Tools", view: () => <Tools server={it} /> }] : []),
   documents: (it) => [{ id: "text", title: "Text", view: () => <DocumentText document={it} /> }],
-  integrations: (it, again) => [{ id: "connect", title: "Connect", view: () => <Connect app={it} done={again} /> }],
+  integrations: (it, again) => (mayConnect() ? [{ id: "connect", title: "Connect", view: () => <Connect app={it} done={again} /> }] : []),
   mcp: (it) => [{ id: "preview", title: "Preview", view: () => <Preview profile={it} /> }, { id: "mine", title: "My tools", view: () => <MyTools profile={it} /> }],
-  environments: (it) => [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }],
-  tenants: (it) => [{ id: "quotas", title: "Quotas", view: () => <Quotas tenant={it} /> }],
-  projects: (it) => [{ id: "costs", title: "Costs", view: () => <Costs path={`/v1/projects/${it._id}`} /> }],
+  environments: (it) => (mayWorkAt() ? [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }] : []),
+  tenants: (it) => (may("tenant-usage:read", "GET /v1/tenant-usage/{tenantId}") ? [{ id: "quotas", title: "Quotas", view: () => <Quotas tenant={it} /> }] : []),
+  projects: (it) => (may("projects:read", "GET /v1/projects/{id}/costs/daily") ? [{ id: "costs", title: "Costs", view: () => <Costs path={`/v1/projects/${it._id}`} /> }] : []),
 };
 
 /// And those after them.
 const LAST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   assistants: (it, again) => [
-    ...(it.isCustom && may("assistants:write") ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } }).then(again)} /> }] : []),
-    ...(it.isCustom && may("memory:read") ? [{ id: "memory", title: "Memory", view: () => <Memory assistant={it} /> }] : []),
+    ...(it.isCustom && mayCompare() ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } }).then(again)} /> }] : []),
+    ...(it.isCustom && may("memory:read", "GET /v1/memory/assistants/{identifier}/core") ? [{ id: "memory", title: "Memory", view: () => <Memory assistant={it} /> }] : []),
   ],
-  tenants: (it) => (may("tenant-integrations:read") ? [{ id: "accounts", title: "Accounts", view: () => <Accounts tenant={it} /> }] : []),
-  agents: (it, again) => [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} done={again} /> }],
+  tenants: (it) => (may("tenant-integrations:read", "GET /v1/tenant-integrations") ? [{ id: "accounts", title: "Accounts", view: () => <Accounts tenant={it} /> }] : []),
+  agents: (it, again) => (may("agents:read", "GET /v1/agents/agents/{agentId}/evaluation-config") ? [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} done={again} /> }] : []),
 };
 
 const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search />, skills: () => <ImportSkill />, webhooks: () => <DefaultSecret /> };
 
+/// A page as soon as it is known what the caller may do there.
 function Page(): JSX.Element {
   const { path } = useRoute();
   const [first = "home", id, more] = path;
+  const calls = callsOf(first);
+  const known = useLoad(async () => (allTried(calls) ? null : tryOut(calls)), [first]);
+  if (!allTried(calls)) return known.error ? <Failure error={known.error} /> : <p role="status">Looking at what you may do…</p>;
   if (first === "home") return <Home />;
   if (first === "runs") return <Runs />;
   if (first === "threads" && id) return <ThreadPage key={id} id={id} />;
@@ -110,13 +114,13 @@ function Frame(): JSX.Element {
   const [, redraw] = useState(0);
   const here = path[0] ?? "home";
   const groups = GROUPS.filter(isOpen);
-  const hasRuns = groups.some((of) => of.id === "agents" || of.id === "assistants");
+  const hasRuns = canChats() || canThreads();
   const change = (name: string) => (theme(name), redraw((turn) => turn + 1));
   const commands: Command[] = [
     { title: "Home", hint: "page", run: () => go(href("home")) },
     { title: "Runs", hint: "page", run: () => go(href("runs")) },
     ...groups.map((of) => ({ title: of.title, hint: "page", run: () => go(href(of.id)) })),
-    ...groups.filter((of) => of.create).map((of) => ({ title: `New ${of.one}`, hint: "action", run: () => go(href(of.id) + "?new=1") })),
+    ...groups.filter(creates).map((of) => ({ title: `New ${of.one}`, hint: "action", run: () => go(href(of.id) + "?new=1") })),
     ...THEMES.map((name) => ({ title: `Theme: ${name}`, hint: "action", run: () => change(name) })),
     { title: "API calls of this page", hint: "action", run: () => setOpen("calls") },
     { title: "Log out", hint: "action", run: () => void logOut() },
@@ -174,9 +178,9 @@ function Console({ problem }: { problem: string | null }): JSX.Element {
   useEffect(() => onIdentity(() => redraw((turn) => turn + 1)), []);
   const who = identity;
   useEffect(() => {
-    if (who && !who.refused) void refusedGroups().then((refused) => ((who.refused = refused), redraw((turn) => turn + 1)));
+    if (who && !allTried(LISTS)) void tryOut(LISTS).then(() => redraw((turn) => turn + 1));
   }, [who]);
-  if (who && !who.refused) return <main class="login"><p role="status">Looking at what you may do…</p></main>;
+  if (who && !allTried(LISTS)) return <main class="login"><p role="status">Looking at what you may do…</p></main>;
   return who ? <Frame /> : <LogIn problem={problem} />;
 }
 

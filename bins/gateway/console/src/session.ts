@@ -12,8 +12,8 @@ interface Identity {
   isAdmin: boolean;
   /// What an access token is good for; of a key nothing is known but what it is refused.
   scopes: string[] | null;
-  /// Groups whose lists are refused to this caller; `null` = nobody has looked yet.
-  refused: Set<string> | null;
+  /// Whether this caller may make a call, such as `POST /v1/agents`, of those that were tried.
+  tried: Map<string, boolean>;
 }
 
 interface Tokens {
@@ -94,7 +94,7 @@ export async function follow(link: string): Promise<void> {
 export function takeKey(key: string, isAdmin: boolean, label: string): void {
   [bearer, refreshToken, expiresAt] = [key, null, Infinity];
   sessionStorage.removeItem(RETURNS);
-  become({ kind: "key", label, isAdmin, scopes: null, refused: isAdmin ? new Set() : null });
+  become({ kind: "key", label, isAdmin, scopes: null, tried: new Map() });
 }
 
 function take(tokens: Tokens): void {
@@ -105,8 +105,8 @@ function take(tokens: Tokens): void {
   const claims = JSON.parse(atob(payload.replace(/-/g, "+").replace(/_/g, "/")));
   sessionStorage.setItem(RETURNS, "1");
   const isAdmin = claims.role === "admin";
-  const refused = isAdmin ? new Set<string>() : (identity?.refused ?? null);
-  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" "), refused });
+  const tried = identity?.tried ?? new Map<string, boolean>();
+  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" "), tried });
 }
 
 async function exchange(fields: Record<string, string>): Promise<Tokens> {
@@ -191,9 +191,34 @@ export async function logOut(): Promise<void> {
 
 const GROUP_WITHOUT_CATCH_ALL = /^(tenant-admin:|keys:write$)/;
 
-/// Whether the caller may do what takes this scope; `admin` is what takes a full key.
-export function may(scope: string): boolean {
+/// What tells whether the caller may make it: of a key that is bound all calls, of a member those that read.
+const isUnknown = (call: string): boolean =>
+  !!identity && !identity.isAdmin && !identity.tried.has(call) && (identity.kind === "key" || call.startsWith("GET "));
+
+export const allTried = (calls: string[]): boolean => !calls.some(isUnknown);
+
+/// Makes calls with ids that nothing has, and bodies that are none, so that all they tell is whether they are refused.
+export async function tryOut(calls: string[]): Promise<void> {
+  const nothing = crypto.randomUUID();
+  const headers = { Authorization: await authorization(), "Content-Type": "application/json" };
+  const tried = identity!.tried;
+  const tell = async (call: string): Promise<void> => {
+    const [method, path] = call.split(" ") as [string, string];
+    const hasBody = /^P/.test(method);
+    const address = path.replace(/\{\w+\}/g, nothing) + (hasBody ? "" : "?limit=1");
+    const answer = await fetch(address, { method, headers, body: hasBody ? "{" : undefined });
+    await answer.arrayBuffer();
+    if (answer.status !== 429) return void tried.set(call, answer.status !== 403);
+    await new Promise((done) => setTimeout(done, 1000 * Number(answer.headers.get("Retry-After") ?? 1)));
+    await tell(call);
+  };
+  await Promise.all(calls.filter(isUnknown).map(tell));
+}
+
+/// Whether the caller may do what takes this scope, by this call; `admin` is what takes a full key.
+export function may(scope: string, call = ""): boolean {
   if (!identity) return false;
+  if (call && !identity.isAdmin && !(identity.tried.get(call) ?? !isUnknown(call))) return false;
   if (identity.kind === "key") return scope !== "admin" || identity.isAdmin;
   const [group, right] = scope.split(":");
   const has = (name: string) => identity!.scopes!.includes(name);

@@ -15,9 +15,10 @@ const orNone = (error: unknown): null => {
   throw error;
 };
 
+const can = (method: string, what: string): boolean => may("tenant-integrations:write", `${method} /v1/tenant-${what}`);
+
 function App({ app, ask, again }: { app: Record_; ask: Ask; again: () => Promise<unknown> }): JSX.Element {
   const [schemes, setSchemes] = useState<Record_[] | null>(null);
-  const isOwn = may("tenant-integrations:write");
   return (
     <li>
       <small>{app.app}</small>
@@ -25,10 +26,10 @@ function App({ app, ask, again }: { app: Record_; ask: Ask; again: () => Promise
       {app.accounts.map((account: Record_) => (
         <div class="row" key={account.id}>
           <Badge of={account.status} /> <span>{account.statusReason}</span> <When at={account.connectedAt} />
-          {isOwn && <Act kind="quiet" confirm="Tools of this app no longer work for them." run={() => ask("DELETE", `/v1/tenant-integrations/accounts/${account.id}`).then(again)}>Disconnect</Act>}
+          {can("DELETE", "integrations/accounts/{accountId}") && <Act kind="quiet" confirm="Tools of this app no longer work for them." run={() => ask("DELETE", `/v1/tenant-integrations/accounts/${account.id}`).then(again)}>Disconnect</Act>}
         </div>
       ))}
-      {isOwn && !schemes && <Act kind="quiet" run={() => ask("GET", `/v1/tenant-integrations/${app.app}/auth`).then((got) => setSchemes(got.schemes))}>{app.accounts.length ? "Connect again" : "Connect"}</Act>}
+      {can("POST", "integrations/{app}/connect") && !schemes && <Act kind="quiet" run={() => ask("GET", `/v1/tenant-integrations/${app.app}/auth`).then((got) => setSchemes(got.schemes))}>{app.accounts.length ? "Connect again" : "Connect"}</Act>}
       {schemes?.map((scheme) => (
         <Scheme key={scheme.mode} scheme={scheme} isTenant done={() => (setSchemes(null), void again())}
           connect={({ authScheme, accountFields }) => ask("POST", `/v1/tenant-integrations/${app.app}/connect`, { authScheme, accountFields })} />
@@ -67,11 +68,11 @@ export function Accounts({ tenant }: { tenant: Record_ }): JSX.Element {
             <li key={server.id}>
               <small>{server.url}</small>
               <p><strong>{server.name}</strong> <Badge of={server.status} /> {server.statusReason} {server.tools.length} tools</p>
-              {may("tenant-integrations:write") && <Act kind="quiet" run={() => ask("POST", `/v1/tenant-mcp/${server.id}/reconnect`, {}).then(again)}>Connect again</Act>}
-              {may("tenant-integrations:write") && <Act kind="quiet" confirm="Its tools no longer work for them." run={() => ask("DELETE", `/v1/tenant-mcp/${server.id}`).then(again)}>Remove</Act>}
+              {can("POST", "mcp/{id}/reconnect") && <Act kind="quiet" run={() => ask("POST", `/v1/tenant-mcp/${server.id}/reconnect`, {}).then(again)}>Connect again</Act>}
+              {can("DELETE", "mcp/{id}") && <Act kind="quiet" confirm="Its tools no longer work for them." run={() => ask("DELETE", `/v1/tenant-mcp/${server.id}`).then(again)}>Remove</Act>}
             </li>
           ))}</ul>
-          {may("tenant-integrations:write") && <div class="row"><input type="url" aria-label="Address of an MCP server" value={address} onInput={(event) => setAddress(event.currentTarget.value)} /><Act disabled={!address} run={bring}>Add MCP server</Act></div>}
+          {can("POST", "mcp") && <div class="row"><input type="url" aria-label="Address of an MCP server" value={address} onInput={(event) => setAddress(event.currentTarget.value)} /><Act disabled={!address} run={bring}>Add MCP server</Act></div>}
         </>
       )}
     </>

@@ -41,9 +41,10 @@ export function Scheme(props: { scheme: Record_; connect: (body: Record_) => Pro
   );
 }
 
+export const mayConnect = (): boolean => may("integrations:write", "POST /v1/integrations/{app}/connect") && may("integrations:read", "GET /v1/integrations/{app}/auth");
+
 export function Connect({ app, done }: { app: Record_; done: () => void }): JSX.Element {
   const loaded = useLoad((signal) => get(`/v1/integrations/${app.slug}/auth`, {}, signal), [app.slug]);
-  if (!may("integrations:write")) return <p>You may not connect apps.</p>;
   return <><Failure error={loaded.error} />{loaded.value?.schemes.map((scheme: Record_) => <Scheme key={scheme.mode} scheme={scheme} connect={(body) => post(`/v1/integrations/${app.slug}/connect`, body)} done={done} />)}</>;
 }
 

@@ -8,7 +8,7 @@ import { Chart } from "../parts/chart.tsx";
 import type { Page } from "../parts/list.tsx";
 import { href, useQuery } from "../router.ts";
 import { may } from "../session.ts";
-import { chats, threads } from "./runs.tsx";
+import { canChats, canThreads, chats, threads } from "./runs.tsx";
 
 /// Chats that are read for the costs of assistants in no project; there is no sum of them.
 const MOST_CHATS = 500;
@@ -107,8 +107,10 @@ function sums(rows: Record_[], range: Range): Costs {
   return { at: [...sums.keys()], cost: slots.map((sum) => sum[0]), tokens: slots.map((sum) => sum[1]), runs: slots.map((sum) => sum[2]) };
 }
 
-function Tile({ title, value, to, tone }: { title: string; value: string; to?: string; tone?: string }): JSX.Element {
-  const inside = <><span class="value">{value}</span><span>{title}</span></>;
+/// A figure; none of what the caller may not see.
+function Tile({ title, value, to, tone }: { title: string; value: string | number | null; to?: string; tone?: string }): JSX.Element | null {
+  if (value === null) return null;
+  const inside = <><span class="value">{typeof value === "number" ? number(value) : value}</span><span>{title}</span></>;
   return to ? <a class={`tile ${tone ?? ""}`} href={to}>{inside}</a> : <div class={`tile ${tone ?? ""}`}>{inside}</div>;
 }
 
@@ -117,14 +119,15 @@ export function Home(): JSX.Element {
   const [shown, setShown] = useQuery("by");
   const range = (shown in RANGES ? shown : "days") as Range;
   const counts = useLoad(async (signal) => {
-    const total = (query: Record_) => (may("agents:read") ? threads(query, 0, 1, signal).then((got) => got.total, refused(0)) : Promise.resolve(0));
+    const total = (query: Record_) => (canThreads() ? threads(query, 0, 1, signal).then((got) => got.total) : Promise.resolve(null));
     const [chatsToday, threadsToday, failed, approvals, queued, processing] = await Promise.all([
-      may("assistants:read") ? chats({ createdAfter: midnight }, 0, 1, signal).then((got) => got.total, refused(0)) : 0,
+      canChats() ? chats({ createdAfter: midnight }, 0, 1, signal).then((got) => got.total) : null,
       total({ startDate: midnight }), total({ startDate: midnight, state: "failed" }), total({ state: "paused_for_approval" }), total({ state: "queued" }), total({ state: "processing" }),
     ]);
     return { chatsToday, threadsToday, failed, approvals, queued, processing };
   }, []);
   const costs = useLoad(spent, []);
+  const spends = ["projects", "agents", "assistants"].some((id) => isOpen(group(id)!));
   const curves = costs.value && sums(costs.value.rows, range);
   const models = useLoad((signal) => (may("models:read") ? get("/v1/models", {}, signal) : Promise.resolve(null)), []);
   const health = useLoad((signal) => get("/v1/health", {}, signal), []);
@@ -148,24 +151,27 @@ export function Home(): JSX.Element {
       <Failure error={counts.error} />
       {now && (
         <div class="tiles">
-          <Tile title="chats today" value={number(now.chatsToday)} to={`${href("runs")}?kind=chats${from}`} />
-          <Tile title="threads today" value={number(now.threadsToday)} to={`${href("runs")}?kind=threads${from}`} />
-          <Tile title="failed today" value={number(now.failed)} to={to("failed") + from} tone={now.failed ? "bad" : ""} />
-          <Tile title="wait for approval" value={number(now.approvals)} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
-          <Tile title="in the queue" value={number(now.queued)} to={to("queued")} />
-          <Tile title="at work" value={number(now.processing)} to={to("processing")} />
-          {today && <Tile title="tokens today" value={compact(today.tokens.at(-1) ?? 0)} />}
-          {today && <Tile title="spent today" value={money(today.cost.at(-1))} />}
+          <Tile title="chats today" value={now.chatsToday} to={`${href("runs")}?kind=chats${from}`} />
+          <Tile title="threads today" value={now.threadsToday} to={`${href("runs")}?kind=threads${from}`} />
+          <Tile title="threads failed today" value={now.failed} to={to("failed") + from} tone={now.failed ? "bad" : ""} />
+          <Tile title="wait for approval" value={now.approvals} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
+          <Tile title="in the queue" value={now.queued} to={to("queued")} />
+          <Tile title="at work" value={now.processing} to={to("processing")} />
+          {today && spends && <Tile title="tokens today" value={compact(today.tokens.at(-1) ?? 0)} />}
+          {today && spends && <Tile title="spent today" value={money(today.cost.at(-1))} />}
         </div>
       )}
-      {now && now.chatsToday + now.threadsToday === 0 && (
+      {now && (now.chatsToday ?? 0) + (now.threadsToday ?? 0) === 0 && (
         <Empty>
           <p>Nothing has run today. {models.value?.default?.provider === "demo" && "The demo model answers until a provider is set, such as with OPENAI_API_KEY or ANTHROPIC_API_KEY."}</p>
-          <p><a class="button main" href={href("assistants", "default")}>Say hello to the built-in assistant</a> <a class="button" href={`${href("agents")}?new=1`}>Make an agent</a></p>
+          <p>
+            {may("assistants:write", "POST /v1/assistants/{identifier}/messages") && <a class="button main" href={href("assistants", "default")}>Say hello to the built-in assistant</a>}{" "}
+            {may("agents:write", "POST /v1/agents") && <a class="button" href={`${href("agents")}?new=1`}>Make an agent</a>}
+          </p>
         </Empty>
       )}
       <Failure error={costs.error} />
-      <Tabs open={range} set={setShown} tabs={(Object.keys(RANGES) as Range[]).map((id) => ({ id, title: `By ${id.slice(0, -1)}`, view: charts }))} />
+      {spends && <Tabs open={range} set={setShown} tabs={(Object.keys(RANGES) as Range[]).map((id) => ({ id, title: `By ${id.slice(0, -1)}`, view: charts }))} />}
     </>
   );
 }

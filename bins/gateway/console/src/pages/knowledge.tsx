@@ -18,7 +18,9 @@ export function Search(): JSX.Element {
     setError(null);
     await post("/v1/documents/search", { query, mode, limit: 10 }).then((got) => setResults(got.results), setError);
   };
+  const takesFiles = may("documents:write", "POST /v1/documents/upload");
   const add = async (files: FileList | null) => {
+    if (!takesFiles) return;
     setError(null);
     const made = await Promise.allSettled([...(files ?? [])].map((file) => upload<Record_>("/v1/documents/upload", file)));
     const failed = made.find((one) => one.status === "rejected");
@@ -28,10 +30,14 @@ export function Search(): JSX.Element {
   return (
     <section class="card" aria-label="Search and upload" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), void add(event.dataTransfer?.files ?? null))}>
       <form class="row" onSubmit={search}>
-        <input type="search" aria-label="Search passages" placeholder="Search passages" value={query} onInput={(event) => setQuery(event.currentTarget.value)} required />
-        <select aria-label="Mode" value={mode} onChange={(event) => setMode(event.currentTarget.value)}>{["hybrid", "keyword", "semantic"].map((mode) => <option key={mode}>{mode}</option>)}</select>
-        <button>Search</button>
-        {may("documents:write") && <label class="button">Upload<input type="file" multiple class="hidden" accept=".md,.txt,.pdf,.docx,.html" onChange={(event) => add(event.currentTarget.files)} /></label>}
+        {may("documents:read", "POST /v1/documents/search") && (
+          <>
+            <input type="search" aria-label="Search passages" placeholder="Search passages" value={query} onInput={(event) => setQuery(event.currentTarget.value)} required />
+            <select aria-label="Mode" value={mode} onChange={(event) => setMode(event.currentTarget.value)}>{["hybrid", "keyword", "semantic"].map((mode) => <option key={mode}>{mode}</option>)}</select>
+            <button>Search</button>
+          </>
+        )}
+        {takesFiles && <label class="button">Upload<input type="file" multiple class="hidden" accept=".md,.txt,.pdf,.docx,.html" onChange={(event) => add(event.currentTarget.files)} /></label>}
       </form>
       <Failure error={error} />
       {results && (
@@ -57,7 +63,7 @@ export function ImportSkill(): JSX.Element | null {
     setError(null);
     if (files?.[0]) await upload<Record_>("/v1/skills/import", files[0]).then((made) => go(href("documents", made.skillDoc._id)), setError);
   };
-  if (!may("skills:write")) return null;
+  if (!may("skills:write", "POST /v1/skills/import")) return null;
   return (
     <section class="card" aria-label="Import a skill">
       <label class="button">Import a skill (.zip)<input type="file" class="hidden" accept=".zip" onChange={(event) => add(event.currentTarget.files)} /></label>

@@ -33,6 +33,8 @@ export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
   );
 }
 
+const can = (method: string, what = ""): boolean => may("memory:write", `${method} /v1/memory/assistants/{identifier}/core${what}`);
+
 function Entries({ assistant, of }: { assistant: Record_; of: Owner }): JSX.Element {
   const [includeArchived, setArchived] = useState(false);
   const path = `/v1/memory/assistants/${encodeURIComponent(assistant.identifier)}/core`;
@@ -53,7 +55,7 @@ function Entries({ assistant, of }: { assistant: Record_; of: Owner }): JSX.Elem
           </div>
           <ul class="entries">{memory.entries.map((entry) => <Entry key={entry.id} entry={entry} path={path} of={of} done={again} />)}</ul>
           {memory.entries.length === 0 && <p>Nothing is remembered yet.</p>}
-          {may("memory:write") && <New make={(body) => post(withQuery(path, { ...of }), body).then(again)} />}
+          {can("POST") && <New make={(body) => post(withQuery(path, { ...of }), body).then(again)} />}
         </>
       )}
     </>
@@ -72,18 +74,17 @@ function Entry({ entry, path, of, done }: EntryProps): JSX.Element {
   const at = withQuery(`${path}/${entry.id}`, { ...of });
   const change = (body: object) => call("PATCH", at, { body }).then(done);
   const marks = [entry.section, entry.source, entry.pinned && "pinned", entry.readOnly && "read-only", entry.archivedAt && "forgotten"].filter(Boolean);
-  const isOpen = may("memory:write") && !entry.archivedAt;
   return (
     <li>
       <small>{marks.join(" · ")}</small>
       {text === null ? <p>{entry.content}</p> : <textarea aria-label="What is remembered" rows={3} value={text} onInput={(event) => setText(event.currentTarget.value)} />}
-      {isOpen && (
+      {!entry.archivedAt && !entry.readOnly && (
         <div class="row">
-          {!entry.readOnly && (text === null
+          {can("PATCH", "/{entryId}") && (text === null
             ? <button type="button" class="quiet" onClick={() => setText(entry.content)}>Change</button>
             : <><Act disabled={!text.trim()} run={() => change({ content: text }).then(() => setText(null))}>Save</Act> <button type="button" class="quiet" onClick={() => setText(null)}>Leave it</button></>)}
-          {!entry.readOnly && <Act kind="quiet" run={() => change({ pinned: !entry.pinned })}>{entry.pinned ? "Unpin" : "Pin"}</Act>}
-          {!entry.readOnly && <Act kind="quiet" run={() => call("DELETE", at).then(done)}>Forget</Act>}
+          {can("PATCH", "/{entryId}") && <Act kind="quiet" run={() => change({ pinned: !entry.pinned })}>{entry.pinned ? "Unpin" : "Pin"}</Act>}
+          {can("DELETE", "/{entryId}") && <Act kind="quiet" run={() => call("DELETE", at).then(done)}>Forget</Act>}
         </div>
       )}
     </li>

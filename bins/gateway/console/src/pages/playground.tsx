@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { call, get, post, states, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure } from "../parts/basic.tsx";
+import { may } from "../session.ts";
 import { Approvals, Conversation, type Decision, type Message } from "./conversation.tsx";
 
 const OVER = ["completed", "error", "limit_exceeded"];
@@ -97,6 +98,8 @@ export function useChat(assistant: string, began: string | null): Chat {
   };
 }
 
+const can = (what: string): boolean => may("assistants:write", `POST /v1/assistants/{identifier}/chats/{chatUid}/${what}`);
+
 export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Element {
   const { state, stored, error } = chat;
   const pending = (state?.pendingToolCalls ?? []) as { id: string; kind: string; function: { name: string; arguments: string } }[];
@@ -104,8 +107,8 @@ export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Elem
   const waiting: Message[] = (state?.pendingUserMessages ?? []).filter((message: Message) => !state.chatHistory.some((known: Message) => known.uid === message.uid));
   return (
     <>
-      <Conversation messages={[...(stored ?? state?.chatHistory ?? []), ...waiting]} streaming={stored ? null : state?.streamingMessage} path={chat.uid && stored ? `${base}/chats/${chat.uid}` : undefined} />
-      {approvals.length > 0 && !stored && <Approvals calls={approvals} decide={chat.answer} />}
+      <Conversation messages={[...(stored ?? state?.chatHistory ?? []), ...waiting]} streaming={stored ? null : state?.streamingMessage} path={chat.uid && stored && can("feedback") ? `${base}/chats/${chat.uid}` : undefined} />
+      {approvals.length > 0 && !stored && can("tool-response") && <Approvals calls={approvals} decide={chat.answer} />}
       {state?.error && <p class="failure" role="alert">{state.error.code}: {state.error.message}</p>}
       {state?.limitExceeded && <p class="failure" role="alert">{state.limitExceeded.message}</p>}
       <Failure error={error} />
@@ -120,7 +123,9 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
   const [busy, setBusy] = useState(false);
   const input = useRef<HTMLTextAreaElement>(null);
   useEffect(() => void (autoFocus && input.current?.focus()), []);
+  const takesFiles = may("files:write", "POST /v1/files/upload");
   const add = async (list: FileList | null) => {
+    if (!takesFiles) return;
     setError(null);
     for (const file of list ?? []) await store(file).then((stored) => setFiles((now) => [...now, stored]), setError);
   };
@@ -137,13 +142,13 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
     <div class="composer" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), add(event.dataTransfer?.files ?? null))}>
       <Failure error={error} />
       {files.length > 0 && <ul class="files">{files.map((file, i) => <li key={i}>{file.name} <button type="button" class="quiet" aria-label={`Leave out ${file.name}`} onClick={() => setFiles(files.filter((_, at) => at !== i))}>✕</button></li>)}</ul>}
-      <textarea ref={input} aria-label="Message" rows={3} placeholder="Message. Enter sends, Shift+Enter begins a line; drop files here." value={text}
+      <textarea ref={input} aria-label="Message" rows={3} placeholder={`Message. Enter sends, Shift+Enter begins a line${takesFiles ? "; drop files here" : ""}.`} value={text}
         onInput={(event) => setText(event.currentTarget.value)}
         onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && (event.preventDefault(), void submit())} />
       <div class="row">
         <button type="button" class="main" disabled={busy} onClick={submit}>Send</button>
-        <label class="button">Add files<input type="file" multiple class="hidden" onChange={(event) => add(event.currentTarget.files)} /></label>
-        {runs && <Act run={chat.stop}>Stop</Act>}
+        {takesFiles && <label class="button">Add files<input type="file" multiple class="hidden" onChange={(event) => add(event.currentTarget.files)} /></label>}
+        {runs && can("stop") && <Act run={chat.stop}>Stop</Act>}
         {chat.state && <Badge of={chat.state.status} />}
       </div>
     </div>
@@ -179,6 +184,8 @@ interface Trial {
   identifier: string;
   presets: string;
 }
+
+export const mayCompare = (): boolean => ["POST /v1/assistants", "PATCH /v1/assistants/{identifier}", "DELETE /v1/assistants/{identifier}", "POST /v1/assistants/{identifier}/messages"].every((call) => may("assistants:write", call));
 
 /// The stored prompt and another side by side: their difference, and what each answers to the same message.
 export function Compare({ assistant, save }: { assistant: Record_; save: (presets: string) => Promise<unknown> }): JSX.Element {

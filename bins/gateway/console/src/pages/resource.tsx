@@ -6,13 +6,20 @@ import { bytes, duration, words } from "../format.ts";
 import { type Action, type Below, fill, group as groupOf, type Group, idOf, nameOf, page, type Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Dialog, Empty, Failure, Json, type Tab, Tabs, useLoad, When } from "../parts/basic.tsx";
 import { Form } from "../parts/form.tsx";
-import { List } from "../parts/list.tsx";
+import { type Column, List } from "../parts/list.tsx";
 import { go, href, useQuery, useRoute } from "../router.ts";
 import { may } from "../session.ts";
 
-/// The scope that changes a group; what is below `/v1/tenant-admin` and the like takes a full key.
+/// What is below these takes a full key.
 const ADMIN = /^\/v1\/(tenant-admin|users|oauth-clients)/;
-const writes = (group: Group, path: string): boolean => (ADMIN.test(path) ? may("admin") : may(group.scope === "admin" ? "admin" : group.scope.replace(":read", ":write")));
+
+/// Whether the caller may make a call of a group.
+function can(group: Group, method: string, path: string): boolean {
+  const scope = method === "GET" ? group.scope : group.scope.replace(":read", ":write");
+  return may(ADMIN.test(path) && method !== "GET" ? "admin" : scope, `${method} ${path}`);
+}
+
+export const creates = (group: Group): boolean => !!group.create && can(group, "POST", group.create.path ?? group.path);
 
 /// A value as it stands in a list.
 function Value({ name, value }: { name: string; value: unknown }): JSX.Element {
@@ -47,7 +54,7 @@ function Actions({ group, actions, record, ids, done }: { group: Group; actions:
     setAsked(null);
     done(action.shows ? got : null);
   };
-  const open = actions.filter((action) => (action.method === "GET" || writes(group, action.path)) && (action.when?.(record) ?? true));
+  const open = actions.filter((action) => can(group, action.method, action.path) && (action.when?.(record) ?? true));
   return (
     <>
       {open.map((action) =>
@@ -69,7 +76,6 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
   const [making, setMaking] = useQuery("new");
   const [answer, setAnswer] = useState<unknown>(null);
   const query = Object.fromEntries((group.filters ?? []).map((filter) => [filter.name, at.query.get(filter.name) ?? undefined]));
-  const creates = group.create && writes(group, group.create.path ?? group.path);
   const make = async (body: Record<string, unknown>) => {
     const record = await call("POST", group.create!.path ?? group.path, { body });
     setMaking("");
@@ -93,14 +99,14 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
         <h1>{group.title}</h1>
         <div class="row">
           {group.filters?.map((filter) => <FilterField key={filter.name} {...filter} />)}
-          {creates && <button type="button" class="main" onClick={() => setMaking("1")}>New {group.one}</button>}
+          {creates(group) && <button type="button" class="main" onClick={() => setMaking("1")}>New {group.one}</button>}
         </div>
       </header>
       {above}
       <List label={group.title} columns={columns} of={[group.id, turn, JSON.stringify(query)]} empty={Object.values(query).some(Boolean) ? "Nothing matches." : group.empty}
         load={(offset, limit, signal) => page(group, group.path, query, offset, limit, signal)}
         href={group.isFlat ? undefined : (record) => href(group.id, idOf(group, record))} />
-      {making && creates && (
+      {making && creates(group) && (
         <Dialog title={`New ${group.one}`} close={() => setMaking("")} wide>
           <Form method="POST" path={group.create!.path ?? group.path} first={group.create!.first} submit={make} label={`Make ${group.one}`} />
         </Dialog>
@@ -131,6 +137,8 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   }, [group.id, id]);
   const [tab, setTab] = useQuery("tab");
   const [answer, setAnswer] = useState<unknown>(null);
+  // What was done with the record may have changed what is below it.
+  const [acted, setActed] = useState(0);
   if (loaded.error && !loaded.value) return <Failure error={loaded.error} />;
   if (!loaded.value) return <p role="status">Loading…</p>;
   const { record, etag } = loaded.value;
@@ -142,14 +150,14 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
     await call("DELETE", fill(path, ids));
     go(href(group.id));
   };
-  const changes = writes(group, group.path) && !group.isBuiltIn?.(record);
+  const changes = (method: string) => can(group, method, path) && !group.isBuiltIn?.(record);
   const tabs: Tab[] = [
     ...(first?.(record, loaded.again) ?? []),
-    ...(group.edit && changes
+    ...(group.edit && changes("PATCH")
       ? [{ id: "settings", title: "Settings", view: () => <Form method="PATCH" path={path} first={group.edit!.first} without={group.edit!.without} record={record} submit={change} label="Save" /> }]
       : []),
     ...last(record, loaded.again),
-    ...(group.below ?? []).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title} group={group} rows={rows} ids={ids} done={loaded.again} /> })),
+    ...(group.below ?? []).filter((rows) => can(group, "GET", rows.path)).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title + acted} group={group} rows={rows} ids={ids} done={loaded.again} /> })),
     { id: "json", title: "JSON", view: () => <Json value={record} /> },
   ];
   return (
@@ -157,8 +165,8 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
       <header class="page">
         <h1><a href={href(group.id)}>{group.title}</a> <span aria-hidden="true">/</span> {nameOf(group, record)} {(record.state ?? record.status) && <Badge of={record.state ?? record.status} />}</h1>
         <div class="row">
-          <Actions group={group} actions={group.actions ?? []} record={record} ids={ids} done={(answer) => (setAnswer(answer), loaded.again())} />
-          {group.remove && changes && <Act kind="danger" confirm={group.remove} run={remove}>Delete</Act>}
+          <Actions group={group} actions={group.actions ?? []} record={record} ids={ids} done={(answer) => (setAnswer(answer), setActed((acted) => acted + 1), loaded.again())} />
+          {group.remove && changes("DELETE") && <Act kind="danger" confirm={group.remove} run={remove}>Delete</Act>}
         </div>
       </header>
       <p class="id"><code>{id}</code> <Copy text={id} /></p>
@@ -175,9 +183,10 @@ function Rows({ group, rows, ids, done }: { group: Group; rows: Below; ids: Reco
   const [turn, setTurn] = useState(0);
   const [shown, setShown] = useState<Record_ | null>(null);
   const [answer, setAnswer] = useState<unknown>(null);
-  const columns = rows.columns.map((name) => ({ title: words(name.replace(/(TimestampMs|Ms|At)$/, "")), of: (row: Record_) => <Value name={name} value={row[name]} /> }));
+  const columns: Column<Record_>[] = rows.columns.map((name) => ({ title: words(name.replace(/(TimestampMs|Ms|At)$/, "")), of: (row: Record_) => <Value name={name} value={row[name]} /> }));
   columns.push({
     title: "Actions",
+    width: `minmax(0, ${1 + (rows.actions?.length ?? 0)}fr)`,
     of: (row) => (
       <span class="row">
         <button type="button" class="quiet" onClick={() => setShown(row)}>Details</button>

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { call, get, withQuery } from "../api.ts";
 import { money, number } from "../format.ts";
-import { group, isOpen, type Record_ } from "../groups.ts";
+import type { Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Json, Tabs, useLoad, Failure, When } from "../parts/basic.tsx";
 import { List, type Page } from "../parts/list.tsx";
 import { go, href, useQuery, useRoute } from "../router.ts";
@@ -36,6 +36,9 @@ function pairs(value: string): Record_ | undefined {
 
 const text = (value: string): string | undefined => value || undefined;
 const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day) + (end ? 86_399_999 : 0) : undefined);
+
+export const canThreads = (): boolean => may("agents:read", "GET /v1/agents/threads");
+export const canChats = (): boolean => may("assistants:read", "POST /v1/assistants/chats");
 
 export function threads(query: Record_, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
   return get("/v1/agents/threads", { ...query, omitContent: true, limit, offset }, signal).then((page) => ({ rows: page.threads, total: page.total }));
@@ -126,8 +129,6 @@ export function Runs(): JSX.Element {
   const [kind, setKind] = useQuery("kind");
   const value = (name: string) => at.query.get(name) ?? "";
   const query = Object.fromEntries(["agentId", "projectId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm", "minInputTokens", "minOutputTokens", "metadata", "order"].map((name) => [name, value(name)]));
-  const canThreads = isOpen(group("agents")!);
-  const canChats = isOpen(group("assistants")!);
   const ofThreads = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) };
   const ofChats = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) };
   const key = JSON.stringify(query);
@@ -163,9 +164,9 @@ export function Runs(): JSX.Element {
     </>
   );
   const tabs = [
-    ...(canChats && canThreads ? [{ id: "all", title: "All", view: allList }] : []),
-    ...(canChats ? [{ id: "chats", title: "Chats", view: chatList }] : []),
-    ...(canThreads ? [{ id: "threads", title: "Threads", view: threadList }] : []),
+    ...(canChats() && canThreads() ? [{ id: "all", title: "All", view: allList }] : []),
+    ...(canChats() ? [{ id: "chats", title: "Chats", view: chatList }] : []),
+    ...(canThreads() ? [{ id: "threads", title: "Threads", view: threadList }] : []),
   ];
   return (
     <>
@@ -192,18 +193,17 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
   const { value } = record;
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=chats"));
   const change = (body: object) => call("PATCH", path, { body }).then(record.again);
+  const can = (method: string, what = "") => may("assistants:write", `${method} /v1/assistants/{identifier}/chats/{chatUid}${what}`);
   const search = (q: string) => (q ? get(path + "/search", { q }).then((got) => setFound(got.matches), setWrong) : setFound(null));
   return (
     <>
       <header class="page">
         <h1><a href={href("runs") + "?kind=chats"}>Chats</a> <span aria-hidden="true">/</span> {value.name || uid} <Badge of={chat.state?.status ?? value.status} /></h1>
-        {may("assistants:write") && (
-          <div class="row">
-            <Act run={() => change({ archived: !value.archived })}>{value.archived ? "Bring back" : "Archive"}</Act>
-            <Act run={() => call("POST", path + "/compact", { body: {} }).then(record.again)}>Compact</Act>
-            <Act kind="danger" confirm="The chat and its messages are gone." run={remove}>Delete</Act>
-          </div>
-        )}
+        <div class="row">
+          {can("PATCH") && <Act run={() => change({ archived: !value.archived })}>{value.archived ? "Bring back" : "Archive"}</Act>}
+          {can("POST", "/compact") && <Act run={() => call("POST", path + "/compact", { body: {} }).then(record.again)}>Compact</Act>}
+          {can("DELETE") && <Act kind="danger" confirm="The chat and its messages are gone." run={remove}>Delete</Act>}
+        </div>
       </header>
       <p class="id"><code>{uid}</code> <Copy text={uid} /> · <a href={href("assistants", assistant)}>{assistant}</a> · {tokens(value)} tokens · {cost(value)}{value.tenantId && <> · <a href={href("tenants", value.tenantId)}>{value.tenantId}</a></>}</p>
       <Tabs open={tab} set={setTab} tabs={[
@@ -213,7 +213,7 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
             <Failure error={wrong} />
             {found && <ul>{found.map((match) => <li key={match.messageUid}>{match.snippet}</li>)}{found.length === 0 && <li>Nothing found.</li>}</ul>}
             <ChatView chat={chat} base={`/v1/assistants/${encodeURIComponent(assistant)}`} />
-            {may("assistants:write") && <Composer chat={chat} />}
+            {may("assistants:write", "POST /v1/assistants/{identifier}/messages") && <Composer chat={chat} />}
           </>
         ) },
         { id: "json", title: "JSON", view: () => <Json value={value} /> },

@@ -33,9 +33,10 @@ export function Speech({ id }: { id?: string }): JSX.Element {
   const [known, setKnown] = useState("");
   const [busy, setBusy] = useState("");
   const [error, setError] = useState<Error | null>(null);
+  const mayHear = may("speech:write", "POST /v1/speech-to-text");
   const hear = async (files?: FileList | null) => {
     const file = files?.[0];
-    if (!file) return;
+    if (!file || !mayHear) return;
     setBusy(file.name);
     setError(null);
     const fields = { verbose: "true", ...(language && { language }) };
@@ -47,7 +48,7 @@ export function Speech({ id }: { id?: string }): JSX.Element {
     <>
       <header class="page"><h1>Speech</h1></header>
       <section class="card" aria-label="Transcribe" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), void hear(event.dataTransfer?.files))}>
-        {may("speech:write") && (
+        {mayHear && (
           <div class="row">
             <label class="button">Transcribe a recording<input type="file" class="hidden" accept="audio/*,video/mp4,video/webm" disabled={!!busy} onChange={(event) => hear(event.currentTarget.files)} /></label>
             <label>Language <input size={4} maxLength={2} placeholder="any" value={language} onInput={(event) => setLanguage(event.currentTarget.value.trim())} /></label>

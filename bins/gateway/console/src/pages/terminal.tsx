@@ -23,11 +23,14 @@ function kept(lines: Line[], more: Line[]): Line[] {
   return all.slice(first);
 }
 
+const can = (what: string): boolean => may("sandbox:write", `POST /v1/environments/{environmentId}/sandbox/${what}`);
+
+export const mayWorkAt = (): boolean => can("exec") && may("sandbox:read", "GET /v1/environments/{environmentId}/sandbox/status");
+
 /// The machine of the environment itself, or of one of its tenants.
 export function Terminal({ environment }: { environment: Record_ }): JSX.Element {
   const [tenant, setTenant] = useState("");
   const [typed, setTyped] = useState("");
-  if (!may("sandbox:write")) return <p>You may not work on this machine.</p>;
   return (
     <>
       <form class="row" onSubmit={(event) => (event.preventDefault(), setTenant(typed.trim()))}>
@@ -104,15 +107,15 @@ function Shell({ path, tenantId }: { path: string; tenantId?: string }): JSX.Ele
       <Failure error={status.error} />
       <div class="row">
         {online
-          ? <><Badge of={status.value.status} /> <span>ends <When at={expiresAt} /></span> <Act run={() => post(path + "/stop", { sandboxId }).then(status.again)}>Stop the machine</Act></>
-          : <Act kind="main" run={() => post(path + "/start", { tenantId }).then(status.again)}>Start the machine</Act>}
+          ? <><Badge of={status.value.status} /> <span>ends <When at={expiresAt} /></span> {can("stop") && <Act run={() => post(path + "/stop", { sandboxId }).then(status.again)}>Stop the machine</Act>}</>
+          : can("start") && <Act kind="main" run={() => post(path + "/start", { tenantId }).then(status.again)}>Start the machine</Act>}
       </div>
       {online && (
         <>
           <pre class="terminal" role="log" ref={screen} tabIndex={0} aria-label="Output">{lines.map((line, i) => <span key={i} class={line.kind}>{line.text}{line.kind === "asked" || line.kind === "exit" ? "\n" : ""}</span>)}</pre>
           <div class="row prompt-line"><code>{cwd} $</code><input aria-label="Command" class="code" value={command} autocomplete="off" spellcheck={false} aria-busy={busy} onInput={(event) => setCommand(event.currentTarget.value)} onKeyDown={key} />{busy && <button type="button" onClick={() => running.current?.abort()}>Stop watching</button>}</div>
           <Failure error={error} />
-          <Files path={path} sandboxId={sandboxId} />
+          {can("files/list") && <Files path={path} sandboxId={sandboxId} />}
         </>
       )}
     </>
@@ -132,7 +135,7 @@ function Files({ path, sandboxId }: { path: string; sandboxId: string }): JSX.El
       <ul class="files">
         {at !== "." && <li><button type="button" class="quiet" onClick={() => setAt(".")}>⌂ home</button></li>}
         {listed.value?.entries.map((entry: Record_) => (
-          <li key={entry.path}>{entry.type === "dir" ? <button type="button" class="quiet" onClick={() => setAt(entry.path)}>{entry.name}/</button> : <Act kind="quiet" run={() => read(entry.path)}>{entry.name}</Act>} <small>{entry.type === "file" && bytes(entry.size)}</small></li>
+          <li key={entry.path}>{entry.type === "dir" ? <button type="button" class="quiet" onClick={() => setAt(entry.path)}>{entry.name}/</button> : !can("files/read") ? entry.name : <Act kind="quiet" run={() => read(entry.path)}>{entry.name}</Act>} <small>{entry.type === "file" && bytes(entry.size)}</small></li>
         ))}
       </ul>
       {shown && <><p class="label">{shown.path}</p><pre class="json" tabIndex={0}>{shown.content}</pre></>}

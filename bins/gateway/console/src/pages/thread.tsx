@@ -105,12 +105,15 @@ function Nested({ id, depth }: { id: string; depth: number }): JSX.Element {
   }, [isLive]);
   return (
     <details class="nested" onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary>Sub-agent <a href={href("threads", id)}>{loaded.value?.name || id}</a> {loaded.value && <Badge of={loaded.value.state} />}</summary>
+      <summary>Sub-agent {loaded.value?.name || id} {loaded.value && <Badge of={loaded.value.state} />}</summary>
+      <p><a href={href("threads", id)}>Open its thread</a></p>
       <Failure error={loaded.error} />
       {loaded.value && <Timeline thread={loaded.value} messages={loaded.value.threadContent ?? []} depth={depth} />}
     </details>
   );
 }
+
+const can = (what: string): boolean => may("agents:write", `POST /v1/agents/threads/{threadId}/${what}`);
 
 function Explanation({ id }: { id: string }): JSX.Element {
   const [text, setText] = useState<string | null>(null);
@@ -123,7 +126,7 @@ function Evaluations({ id, isOver }: { id: string; isOver: boolean }): JSX.Eleme
   const all = (loaded.value?.evaluations ?? []) as Record_[];
   return (
     <>
-      {may("agents:write") && (isOver ? <Act kind="main" run={() => post(path + "/evaluate").then(loaded.again)}>Evaluate</Act> : <p>A thread can be evaluated when it is over.</p>)}
+      {can("evaluate") && (isOver ? <Act kind="main" run={() => post(path + "/evaluate").then(loaded.again)}>Evaluate</Act> : <p>A thread can be evaluated when it is over.</p>)}
       <Failure error={loaded.error} />
       {all.map((evaluation) => (
         <article class="card" key={evaluation._id}>
@@ -193,25 +196,23 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
     <>
       <header class="page">
         <h1><a href={href("runs") + "?kind=threads"}>Threads</a> <span aria-hidden="true">/</span> {thread.name || id} <Badge of={state} /></h1>
-        {may("agents:write") && (
-          <div class="row">
-            {thread.pauseRequested && <span role="status">Pauses after this step</span>}
-            {!isOver && !thread.pauseRequested && !["paused", "paused_for_approval"].includes(state) && <Act run={() => act("pause")}>Pause</Act>}
-            {(thread.pauseRequested || ["paused", "paused_for_resume"].includes(state)) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
-            {!isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
-            {!isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}
-            {isOver && <Act kind="danger" confirm="The thread and its messages are gone." run={remove}>Delete</Act>}
-          </div>
-        )}
+        <div class="row">
+          {thread.pauseRequested && <span role="status">Pauses after this step</span>}
+          {can("pause") && !isOver && !thread.pauseRequested && !["paused", "paused_for_approval"].includes(state) && <Act run={() => act("pause")}>Pause</Act>}
+          {can("resume") && (thread.pauseRequested || ["paused", "paused_for_resume"].includes(state)) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
+          {can("complete") && !isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
+          {can("complete") && !isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}
+          {may("agents:write", "DELETE /v1/agents/threads/{threadId}") && isOver && <Act kind="danger" confirm="The thread and its messages are gone." run={remove}>Delete</Act>}
+        </div>
       </header>
       <p class="id"><code>{id}</code> <Copy text={id} /> · <a href={href("agents", thread.agentId)}>agent</a> · {number(thread.totalTokens)} tokens · {cost(thread)} · worked {duration(thread.duration) || "0 ms"}
         {thread.tenantId && <> · <a href={href("tenants", thread.tenantId)}>{thread.tenantId}</a></>}{thread.parentThreadId && <> · <a href={href("threads", thread.parentThreadId)}>started by another thread</a></>}</p>
       {(thread.finishReason || thread.pausedReason || thread.queuedReason) && <p class="reason">{thread.finishReason ?? thread.pausedReason ?? thread.queuedReason}</p>}
       <Failure error={cut ?? loaded.error} />
-      {approval && may("agents:write") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
+      {approval && can("approval") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
-        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={path} />{may("agents:write") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
+        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={can("feedback") ? path : undefined} />{can("messages") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
         { id: "tasks", title: "Tasks", view: () => (thread.tasks?.length ? <ul>{thread.tasks.map((task: Record_) => <li key={task._id}><input type="checkbox" disabled checked={task.completed} aria-label={task.title} /> {task.title} <small>{task.description}</small></li>)}</ul> : <p>The agent keeps no list of tasks here.</p>) },
         { id: "explain", title: "Explanation", view: () => <Explanation id={id} /> },
         { id: "evaluations", title: "Evaluations", view: () => <Evaluations id={id} isOver={isOver} /> },

@@ -53,7 +53,7 @@ export function Chart({ title, at, curves, format }: Props): JSX.Element {
     <figure class="chart">
       <figcaption>{title}<span class="legend">{curves.length > 1 && curves.map((curve, i) => <span key={i} class={`curve-${i + 1}`}>{curve.title}</span>)}</span></figcaption>
       <div ref={place} aria-hidden="true" />
-      <details>
+      <details open>
         <summary>Numbers</summary>
         <div class="numbers" tabIndex={0} role="region" aria-label={`${title}, numbers`}>
           <table>
