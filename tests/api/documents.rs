@@ -260,6 +260,47 @@ async fn a_word_that_is_everywhere_is_found_where_a_search_is_bound_to_documents
 }
 
 #[tokio::test]
+async fn of_many_pieces_with_a_word_those_that_are_called_so_come_first_and_a_word_is_found_in_small_letters() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let body = document(&app, "Many", "Nobody is on vacation, says GitHub.", json!({})).await;
+    indexed(&app, &body).await;
+    assert_eq!(names(&search(&app, json!({"query": "github"})).await), ["Many"]);
+    let copies = |from: i64, to: i64| {
+        format!(
+            "INSERT INTO chunks SELECT (jsonb_populate_record(c, jsonb_build_object('position', n, 'id', 'of-' || n))).*
+            FROM chunks c, generate_series({from}, {to}) n WHERE document_id = '{body}' AND position = 0"
+        )
+    };
+    db.run(&copies(1, 300)).await;
+    let heading = document(&app, "Rules", "# Absence\n\n## Vacation\n\nAsk first.\n\n## Fire 112", json!({})).await;
+    indexed(&app, &heading).await;
+    db.run(&copies(301, 600)).await;
+    let named = document(&app, "Vacation policy", "Thirty days.", json!({})).await;
+    indexed(&app, &named).await;
+    let found = search(&app, json!({"query": "vacation", "limit": 3})).await;
+    assert_eq!(names(&found), ["Rules", "Vacation policy", "Many"], "{found:?}");
+    let found = search(&app, json!({"query": "112"})).await;
+    assert_eq!(found[0]["headingPath"], json!(["Absence", "Fire 112"]), "a heading with nothing below it is found, too");
+
+    // A record that is sent back as it was read has said nothing of its summary.
+    let path = format!("/documents/{heading}");
+    let read = eventually("it has a summary", async || {
+        let read = app.get(&path).await.body;
+        (read["summary"] != "").then_some(read)
+    })
+    .await;
+    let back = json!({"name": read["name"], "summary": read["summary"], "tags": ["rules"]});
+    assert_eq!(app.patch(&path, back).await.status, StatusCode::OK);
+    app.patch(&path, json!({"markdownContent": "# Absence\n\nNobody is."})).await;
+    eventually("its summary is made anew", async || {
+        let now = app.get(&path).await.body["summary"].clone();
+        (now != "" && now != read["summary"]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn folders_hold_documents_and_take_them_along() {
     let app = app().await;
     let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);

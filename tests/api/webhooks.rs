@@ -441,6 +441,23 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
 }
 
 #[tokio::test]
+async fn a_webhook_that_another_process_deleted_takes_no_event_from_the_others() {
+    let (app, server, db) = app_with_tools(&[]).await;
+    let (gone, _) = webhook(&app, &format!("{}/status/200", server.url()), &["*"], json!({})).await;
+    // What it says after its status does not matter.
+    let (kept, _) = webhook(&app, &format!("{}/endless", server.url()), &["*"], json!({})).await;
+    say(&app, "Both are known").await;
+    all_stand(&app, &kept, 1, "succeeded").await;
+    // That process died before it could tell.
+    db.run(&format!("DELETE FROM webhooks WHERE id = '{}'", gone.trim_start_matches("/webhooks/"))).await;
+    for said in ["One", "Two"] {
+        say(&app, said).await;
+    }
+    all_stand(&app, &kept, 3, "succeeded").await;
+    assert_eq!(server.calls("/status/200"), 1);
+}
+
+#[tokio::test]
 async fn a_receiver_that_hangs_delays_nobody_else() {
     let (app, server, _) = app_with_tools(&UNBOUNDED).await;
     let (slow, _) = webhook(&app, &format!("{}/hold", server.url()), &["*"], json!({})).await;

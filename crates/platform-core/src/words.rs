@@ -13,7 +13,7 @@ pub fn search_words(text: &str) -> String {
     let mut before = ' ';
     for c in text.nfkc().filter(|c| !is_ignored(*c)).chain([' ']) {
         let kind = Kind::of(before);
-        if kind != Kind::of(c) || c.is_uppercase() && before.is_lowercase() {
+        if kind != Kind::of(c) || is_seam(before, c) {
             add(&mut words, &run, kind);
             run.clear();
         }
@@ -21,6 +21,18 @@ pub fn search_words(text: &str) -> String {
         before = c;
     }
     words
+}
+
+/// The words that [`search_words`] splits, each whole: who looks for `GitHub` may write it in small letters.
+pub fn whole_words(text: &str) -> impl Iterator<Item = String> {
+    let normal: String = text.nfkc().filter(|c| !is_ignored(*c)).collect();
+    let words = normal.split(|c| !matches!(Kind::of(c), Kind::Word)).map(str::to_owned).collect::<Vec<_>>();
+    words.into_iter().filter(|word| word.chars().zip(word.chars().skip(1)).any(|(a, b)| is_seam(a, b)))
+}
+
+/// Whether another word begins within `camelCase`.
+fn is_seam(before: char, c: char) -> bool {
+    c.is_uppercase() && before.is_lowercase()
 }
 
 fn split_ascii(text: &str) -> String {
@@ -110,5 +122,7 @@ mod tests {
         ] {
             assert_eq!(search_words(text), words, "{text}");
         }
+        let whole = |text| whole_words(text).collect::<Vec<_>>();
+        assert_eq!(whole("our GitHub, PLATFORM_DATA_DIR, iPhone手机号码"), ["GitHub", "iPhone"]);
     }
 }

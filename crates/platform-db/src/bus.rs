@@ -69,15 +69,21 @@ impl Bus {
         bus
     }
 
-    /// Tells everybody, this process at once.
+    /// Tells everybody, this process at once. What is told was committed: where the others cannot be told now, they are
+    /// as soon as they can.
     pub async fn tell(&self, topic: &str, id: &str) -> Result<()> {
         self.local.tell(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
         let Some(db) = &self.shared else { return Ok(()) };
-        diesel::sql_query("SELECT pg_notify($1, $2)")
-            .bind::<Text, _>(CHANNEL)
-            .bind::<Text, _>(format!("{topic}:{id}"))
-            .execute(&mut db.conn().await?)
-            .await?;
+        let notice = format!("{topic}:{id}");
+        if let Err(error) = notify(db, &notice).await {
+            tracing::debug!(%error, "The other processes could not be told of a change; trying again.");
+            let db = Arc::clone(db);
+            spawn("bus", async move {
+                while notify(&db, &notice).await.is_err() {
+                    tokio::time::sleep(RETRY).await;
+                }
+            });
+        }
         Ok(())
     }
 
@@ -90,6 +96,12 @@ impl Bus {
     pub(crate) fn forgets(&self, forget: impl Fn(&Notice) + Send + Sync + 'static) {
         self.local.caches.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(forget));
     }
+}
+
+async fn notify(db: &Db, notice: &str) -> Result<()> {
+    let notify = diesel::sql_query("SELECT pg_notify($1, $2)").bind::<Text, _>(CHANNEL).bind::<Text, _>(notice);
+    notify.execute(&mut db.conn().await?).await?;
+    Ok(())
 }
 
 async fn listen(db: Db, local: Arc<Local>) {

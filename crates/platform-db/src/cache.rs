@@ -4,6 +4,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use moka::sync::Cache;
@@ -13,6 +14,8 @@ use crate::{Bus, Notice};
 
 /// Bytes that any entry takes.
 const ENTRY: usize = 1024;
+/// A process that is killed after a commit tells nobody of it.
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// How much a cache holds.
 pub enum Capacity<V> {
@@ -24,18 +27,19 @@ pub enum Capacity<V> {
 
 impl<V: Send + Sync + 'static> Capacity<V> {
     fn of_cache<K: Hash + Eq + Send + Sync + 'static>(self) -> Cache<K, Arc<V>> {
+        let cache = Cache::builder().time_to_live(LONGEST);
         match self {
-            Self::Entries(most) => Cache::new(most),
+            Self::Entries(most) => cache.max_capacity(most).build(),
             Self::Bytes(most, size) => {
                 let weigh = move |_: &K, value: &Arc<V>| u32::try_from(ENTRY + size(value)).unwrap_or(u32::MAX);
-                Cache::builder().max_capacity(most).weigher(weigh).build()
+                cache.max_capacity(most).weigher(weigh).build()
             }
         }
     }
 }
 
 /// A bounded cache of what was read from the database, which every process forgets at once
-/// when a change is told under its topic.
+/// when a change is told under its topic, and after a minute in any case.
 ///
 /// Where changes are rare next to reads, a change empties it: none can be missed.
 pub struct InvalidatedCache<K, V> {
@@ -97,7 +101,8 @@ where
         self.bus.tell(self.topic, id).await
     }
 
-    fn forget_all(&self) {
+    /// Forgets everything, in this process alone.
+    pub fn forget_all(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.known.invalidate_all();
     }

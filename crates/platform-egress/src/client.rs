@@ -29,8 +29,9 @@ const MOST_IDLE: Duration = Duration::from_secs(4);
 const LONGEST_READ: Duration = Duration::from_secs(30);
 const LOOKUP: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: usize = 3;
-/// Of an answer of which the status matters, in bytes.
+/// Of an answer of which the status matters, in bytes, and for so long.
 const MOST_UNREAD: usize = 65_536;
+const LONGEST_UNREAD: Duration = Duration::from_secs(1);
 /// So many requests at once are no bound.
 const UNBOUNDED: usize = 1 << 30;
 /// What a request carries that is no secret, and may follow a redirect to another origin.
@@ -246,19 +247,22 @@ impl Egress {
         let (timeout, shown) = (request.timeout, shown(&request.url));
         let late = || EgressError::Timeout(format!("`{shown}` does not answer in time."));
         let sent = async {
-            let _place = self.place().await;
+            let place = self.place().await;
             self.rules.judge_url(&request.url)?;
-            let mut response = self.once(&request).await?;
+            Ok((self.once(&request).await?, place))
+        };
+        let (mut response, _place) = tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(late()))?;
+        // A connection whose answer was read can be used again; what it says changes nothing.
+        let drained = async {
             let mut read = 0;
-            // A connection whose answer was read can be used again.
             while read < MOST_UNREAD
                 && let Ok(Some(chunk)) = response.chunk().await
             {
                 read += chunk.len();
             }
-            Ok(response.status().as_u16())
         };
-        tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(late()))
+        let _ = tokio::time::timeout(LONGEST_UNREAD, drained).await;
+        Ok(response.status().as_u16())
     }
 
     /// A client for a protocol that sends its own requests, to this address alone: it follows redirects

@@ -173,6 +173,19 @@ pub async fn claim_in(conn: &mut Conn, most: i64) -> Result<Vec<EventRow>> {
     Ok(taken)
 }
 
+/// The oldest event that nobody took yet.
+pub async fn oldest(conn: &mut Conn) -> Result<Option<String>> {
+    let waiting = events::table.filter(events::routed.eq(false)).order(events::id).select(events::id);
+    Ok(waiting.first(conn).await.optional()?)
+}
+
+/// Takes one event, in the transaction that sees to it; `None` when somebody took it.
+pub async fn claim_one_in(conn: &mut Conn, id: &str) -> Result<Option<EventRow>> {
+    let waiting = events::table.filter(events::id.eq(id)).filter(events::routed.eq(false));
+    let taken = diesel::update(waiting).set(events::routed.eq(true)).returning(EventRow::as_returning());
+    Ok(taken.get_result(conn).await.optional()?)
+}
+
 /// Forgets events from before a moment that were taken.
 pub async fn purge(conn: &mut Conn, before: Timestamp) -> Result<usize> {
     let old = events::table.filter(events::routed).filter(events::created_ms.lt(before.0));

@@ -8,8 +8,11 @@ const OCTETS: &str = "application/octet-stream";
 /// Media type of a file: what the content says, else what was declared, else what the name says. `head`: its first
 /// bytes; `declared`: empty when nobody said anything.
 pub fn media_type(name: &str, declared: &str, head: &[u8]) -> String {
+    let is_text = is_text(head);
     if let Some(found) = infer::get(head).map(|found| found.mime_type())
         && !matches!(found, "text/html" | "text/xml" | "application/zip")
+        // Few letters are enough for some, such as `BM` for a picture.
+        && (!is_text || matches!(found, "application/pdf" | "text/rtf" | "application/rtf" | "application/postscript"))
     {
         // As they are registered (RFC 7845 §9, RFC 4337), which is what browsers play.
         return match found {
@@ -22,7 +25,6 @@ pub fn media_type(name: &str, declared: &str, head: &[u8]) -> String {
         .to_owned();
     }
     let declared = declared.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let is_text = is_text(head);
     // Whoever declares what its first bytes would show, and they do not, is wrong.
     let shows = |kind: &str| {
         ["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"].contains(&kind)
@@ -169,6 +171,9 @@ mod tests {
             ("a.bin", "application/zip", b"\0\x01", "application/zip"),
             ("a.txt", "text/plain", b"\0\x01\x02", OCTETS),
             ("a.pdf", "", b"no pdf", "text/plain"),
+            ("a.md", "", b"SQLite is a library.", "text/markdown"),
+            ("a.txt", "", b"BMW builds cars.", "text/plain"),
+            ("a", "", b"%PDF-1.7\n", "application/pdf"),
             ("a.html", "", b"<p>", "text/html"),
             ("a", "", b"", OCTETS),
             ("a.csv", "", "\u{e4},\u{f6}".as_bytes(), "text/csv"),

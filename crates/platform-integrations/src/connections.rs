@@ -384,22 +384,14 @@ impl PgConnections {
         };
         match fetched {
             Ok(tokens) => {
-                let mut conn = self.db.conn().await?;
-                let storing = conn.transaction::<_, Error, _>(async |conn| {
-                    let Some(mut row) = repository::lock(conn, account, &id).await? else { return Ok(()) };
-                    // Somebody connected again meanwhile: theirs counts.
-                    if !self.holds(account, &row, sent.as_ref())? {
-                        return Ok(());
+                // The token before is worth nothing any more: a database that is away is waited for.
+                while let Err(error) = self.keep_tokens(account, &id, sent.as_ref(), tokens.clone()).await {
+                    if error.code() != Code::SERVICE_UNAVAILABLE {
+                        return Err(error);
                     }
-                    let mut held = Held::parse(&self.vault.open(&place(account, &id), &row.secrets)?)?;
-                    self.take(&mut row, &mut held, tokens);
-                    row.secrets = self.seal(account, &id, &held);
-                    row.updated_ms = self.clock.now().0;
-                    repository::update(conn, account, &row).await?;
-                    repository::release(conn, account, &id).await
-                });
-                storing.await?;
-                drop(conn);
+                    warn!(connection = id, %error, "A token that was refreshed could not be stored; trying again.");
+                    sleep(LOOK_AGAIN).await;
+                }
                 self.changed(&id).await?;
                 Ok(None)
             }
@@ -412,11 +404,36 @@ impl PgConnections {
                 warn!(connection = id, reason, "A token could not be refreshed; trying again shortly.");
                 let mut conn = self.db.conn().await?;
                 repository::release(&mut conn, account, &id).await?;
+                let now = self.clock.now().0;
+                let is_usable = open.row.expires_ms.is_none_or(|at| at > now);
+                if is_usable {
+                    // Calls do not wait for it one after the other meanwhile.
+                    let later = (now + AGAIN_MS).min(open.row.expires_ms.unwrap_or(i64::MAX));
+                    repository::put_off(&mut conn, account, &id, later).await?;
+                }
                 drop(conn);
-                let is_usable = open.row.expires_ms.is_none_or(|at| at > self.clock.now().0);
+                self.changed(&id).await?;
                 if is_usable { Ok(Some(Arc::new(open))) } else { Err(Error::new(Code::UPSTREAM_ERROR, reason)) }
             }
         }
+    }
+
+    /// Stores what a refresh gave, unless somebody connected again meanwhile: theirs counts.
+    async fn keep_tokens(&self, account: &AccountId, id: &str, sent: Option<&Secret>, tokens: Tokens) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let storing = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut row) = repository::lock(conn, account, id).await? else { return Ok(()) };
+            if !self.holds(account, &row, sent)? {
+                return Ok(());
+            }
+            let mut held = Held::parse(&self.vault.open(&place(account, id), &row.secrets)?)?;
+            self.take(&mut row, &mut held, tokens);
+            row.secrets = self.seal(account, id, &held);
+            row.updated_ms = self.clock.now().0;
+            repository::update(conn, account, &row).await?;
+            repository::release(conn, account, id).await
+        });
+        storing.await
     }
 
     /// Takes in tokens, and when to ask for others: some time before their end, or half-way.

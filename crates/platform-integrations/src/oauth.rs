@@ -28,6 +28,7 @@ pub(crate) struct Client {
 }
 
 /// What a token server gave.
+#[derive(Clone)]
 pub(crate) struct Tokens {
     pub access: Secret,
     pub refresh: Option<Secret>,

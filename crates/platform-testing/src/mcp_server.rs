@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -21,7 +21,7 @@ use crate::{
     server::{ClosedPort, serve, stop},
 };
 
-/// An MCP server over streamable HTTP, without sessions, at `/mcp`; with a log-in of its own when it is told to have one.
+/// An MCP server over streamable HTTP at `/mcp`; with a log-in of its own, or sessions, when it is told to have them.
 ///
 /// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
 /// that it failed, `slow` logs and tells of its progress forty times, `ask` wants to know a name first, `hang` never
@@ -45,6 +45,8 @@ struct State {
     is_quiet: AtomicBool,
     /// Ids of calls that wait for another.
     swapped: watch::Sender<Vec<Value>>,
+    /// The session that it knows; 0 = it has none.
+    session: AtomicU32,
 }
 
 #[derive(Default)]
@@ -69,6 +71,7 @@ impl FakeMcpServer {
             changes: watch::Sender::default(),
             is_quiet: AtomicBool::default(),
             swapped: watch::Sender::default(),
+            session: AtomicU32::default(),
         });
         let shared = Arc::clone(&state);
         let (url, handle) = serve("fake MCP server", move |config: &mut ServiceConfig| {
@@ -122,6 +125,11 @@ impl FakeMcpServer {
     /// It speaks the family of 2026-07-28.
     pub fn be_modern(&self) {
         self.state.log_in.lock().expect("lock").is_modern = true;
+    }
+
+    /// It knows no session that there was: another has to begin.
+    pub fn forget_session(&self) {
+        self.state.session.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It answers 503, or well again.
@@ -205,6 +213,12 @@ async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse
         return HttpResponse::Unauthorized().insert_header(("WWW-Authenticate", challenge)).finish();
     }
     let body = request.json();
+    let session = state.session.load(Ordering::Relaxed);
+    let is_first = body["method"] == "initialize";
+    if session > 0 && !is_first && request.header("mcp-session-id") != session.to_string() {
+        let error = json!({"code": -32000, "message": "Bad Request: No valid session ID provided"});
+        return HttpResponse::BadRequest().json(json!({"jsonrpc": "2.0", "error": error, "id": null}));
+    }
     if body["id"].is_null() {
         return HttpResponse::Accepted().finish();
     }
@@ -233,7 +247,11 @@ async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse
             return HttpResponse::Ok().json(error);
         }
     };
-    HttpResponse::Ok().json(json!({"jsonrpc": "2.0", "id": body["id"], "result": result}))
+    let mut answer = HttpResponse::Ok();
+    if session > 0 && is_first {
+        answer.insert_header(("mcp-session-id", session.to_string()));
+    }
+    answer.json(json!({"jsonrpc": "2.0", "id": body["id"], "result": result}))
 }
 
 /// The id of another call that is under way.

@@ -10,6 +10,7 @@ use actix_web::{
     web::{self, ServiceConfig},
 };
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -203,6 +204,10 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         "told" => {
             let (status, answer) = &*state.told.lock().expect("lock");
             HttpResponse::build(StatusCode::from_u16(*status).expect("a status")).json(answer)
+        }
+        "endless" => {
+            let first = stream::iter([Ok::<_, actix_web::Error>(Bytes::from_static(b"so"))]);
+            HttpResponse::Ok().streaming(first.chain(stream::pending()))
         }
         "text" => HttpResponse::Ok().content_type("text/plain").body("just text"),
         "to" => HttpResponse::Found().insert_header(("location", request.query_string())).finish(),

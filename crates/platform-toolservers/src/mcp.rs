@@ -30,7 +30,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, OnceCell, mpsc},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{
@@ -202,7 +202,7 @@ impl McpClients {
         let listed =
             Box::pin(self.attempt(server, with, true, move |connection| async move { connection.list(most).await }));
         let longest = Duration::from_millis(server.settings.timeout_ms.into());
-        let ((tools, connection), _place) = within(longest, self.placed(server, listed)).await?;
+        let ((tools, connection), _place) = self.placed(server, with, longest, listed).await?;
         let count = if most > 0 { most } else { tools.len() };
         let mut bytes = 0;
         let fits = |tool: &rmcp::model::Tool| {
@@ -229,14 +229,15 @@ impl McpClients {
     ) -> Result<Value, Failure> {
         let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
         let repeats = repeats_arguments(&tool.function.parameters);
-        let called = Box::pin(self.attempt(server, &UpstreamCredentials::Own, tool.idempotent, move |connection| {
+        let with = &UpstreamCredentials::Own;
+        let called = Box::pin(self.attempt(server, with, tool.idempotent, move |connection| {
             let params = params.clone();
             async move {
                 connection.prepare(repeats).await?;
                 connection.service.call_tool(params).await
             }
         }));
-        let ((result, connection), _place) = within(longest, self.placed(server, called)).await?;
+        let ((result, connection), _place) = self.placed(server, with, longest, called).await?;
         let failed = result.is_error == Some(true);
         let value = self.handed_on(&connection, result, |result| Ok(read(result))).await?;
         if failed {
@@ -282,7 +283,7 @@ impl McpClients {
                 }
             }
         }));
-        let ((answer, connection), _place) = within(longest, self.placed(server, called)).await?;
+        let ((answer, connection), _place) = self.placed(server, with, longest, called).await?;
         match answer {
             Ok(CallToolResponse::Complete(result)) => {
                 self.handed_on(&connection, result, as_json).await.map(McpOutcome::Result)
@@ -324,14 +325,23 @@ impl McpClients {
     }
 
     /// Does something when the server's account has a place among the requests that are made at once, which it has until
-    /// the answer was used.
+    /// the answer was used; in so long, the wait for the place among it. A connection that was silent is not used again.
     async fn placed<T>(
         &self,
         server: &Server,
+        with: &UpstreamCredentials,
+        longest: Duration,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<(T, Option<FairPermit>), Failure> {
-        let place = self.egress.of(&server.account).place().await;
-        Ok((work.await?, place))
+        let until = Instant::now() + longest;
+        let late = || Failure::new("UPSTREAM_TIMEOUT", format!("The call takes more than {} ms.", longest.as_millis()));
+        let place = timeout_at(until, self.egress.of(&server.account).place()).await.map_err(|_| late())?;
+        if let Ok(done) = timeout_at(until, work).await {
+            return Ok((done?, place));
+        }
+        self.clients.invalidate(&key(server, with));
+        self.degrade(server, &late());
+        Err(late())
     }
 
     /// Does something over a connection: once more on another one when it may be done `again`, or when a token was
@@ -391,7 +401,7 @@ impl McpClients {
 
     /// A server did not answer.
     fn degrade(&self, server: &Server, failure: &Failure) {
-        self.changed.add((server.account.clone(), server.id.clone()), Due::Degrading(failure.to_line()));
+        self.changed.add((server.account.clone(), server.id.clone()), Due::Degrading(failure.clone().fit().to_line()));
     }
 
     /// A server that is gone is connected to no longer.
@@ -553,11 +563,6 @@ impl Connection {
 
 fn redact(redactor: &Redactor, failure: Failure) -> Failure {
     Failure { message: failure.message.map(|message| redactor.text(&message)), ..failure }
-}
-
-async fn within<T>(longest: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let late = || Failure::new("UPSTREAM_TIMEOUT", format!("The call takes more than {} ms.", longest.as_millis()));
-    timeout(longest, work).await.unwrap_or_else(|_| Err(late()))
 }
 
 fn too_long() -> Failure {

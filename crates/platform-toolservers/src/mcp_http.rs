@@ -11,7 +11,7 @@ use platform_egress::{
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use rmcp::{
-    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcError, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::{
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
         streamable_http_client::{
@@ -132,6 +132,10 @@ impl StreamableHttpClient for McpHttp {
             Ok(JsonRpcMessage::Response(answer)) if Some(&answer.id) != asked.as_ref() => {
                 Err(Error::UnexpectedServerResponse("an answer to another request".into()))
             }
+            // Whatever it names, it is the answer to this.
+            Ok(JsonRpcMessage::Error(error)) if is_question => {
+                Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error.error, asked), session))
+            }
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
             Err(_) if !is_question => Ok(StreamableHttpPostResponse::Accepted),
             Err(error) => Err(Error::Deserialize(error)),
@@ -201,9 +205,19 @@ async fn refused(
         let error = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
         return Ok(StreamableHttpPostResponse::Json(error, None));
     }
+    // Some say with 400 that they know a session no longer, where the specification has 404.
+    let is_of_session = |error: &JsonRpcError| error.error.message.to_ascii_lowercase().contains("session");
+    if had_session && status.as_u16() == 400 && told.as_ref().is_some_and(is_of_session) {
+        return Err(Error::SessionExpired);
+    }
+    let asked = match message {
+        JsonRpcMessage::Request(request) => Some(request.id.clone()),
+        _ => None,
+    };
     match told {
         Some(error) if is_json && !is_for_credentials && status.as_u16() != 429 => {
-            Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(error), None))
+            let error = ServerJsonRpcMessage::error(error.error, asked.or(error.id));
+            Ok(StreamableHttpPostResponse::Json(error, None))
         }
         _ if status.as_u16() == 429 || status.is_server_error() => {
             Err(HttpStatusError::new(status.as_u16(), retry_after).into())

@@ -74,7 +74,7 @@ pub(crate) fn note_tools(
         Ok(tools) => switched(tools, before),
         Err(failure) if wants_callers(&row.settings()?, &failure) => before.to_vec(),
         Err(failure) => {
-            (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.to_line()));
+            (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.fit().to_line()));
             row.down_since_ms.get_or_insert(now.0);
             return Ok(false);
         }

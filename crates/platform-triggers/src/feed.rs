@@ -14,7 +14,9 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
     if !is_small(bytes) {
         return None;
     }
-    let feed = parser::parse(bytes).ok()?;
+    // Without an id of its own an item is told by what it says, the same at every reading.
+    let parser = parser::Builder::new().id_generator(|_, _, _| String::new()).build();
+    let feed = parser.parse(bytes).ok()?;
     let items: Vec<Value> = feed.entries.into_iter().map(item).collect();
     Some(json!({"items": items}))
 }
@@ -49,7 +51,11 @@ fn item(entry: Entry) -> Value {
     let cut = |text: String| text[..text.floor_char_boundary(MOST_TEXT)].to_owned();
     let link = entry.links.first().map(|link| link.href.clone());
     let title = entry.title.map(|title| title.content);
-    let id = if entry.id.is_empty() { link.clone().or_else(|| title.clone()).unwrap_or_default() } else { entry.id };
+    let said = || {
+        let summary = entry.summary.as_ref().map(|summary| &summary.content);
+        sha256_hex(json!([title, summary, entry.published.map(|at| at.timestamp_millis())]).to_string())
+    };
+    let id = if entry.id.is_empty() { link.clone().unwrap_or_else(said) } else { entry.id };
     let id = if id.len() > 512 { sha256_hex(&id) } else { id };
     json!({
         "id": id,
@@ -66,6 +72,21 @@ fn item(entry: Entry) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_item_without_an_id_has_the_same_at_every_reading() {
+        let feed = |items: &str| format!("<rss version=\"2.0\"><channel><title>a</title>{items}</channel></rss>");
+        let ids = |items: &str| -> Vec<String> {
+            let found = read(feed(items).as_bytes()).expect("a feed");
+            found["items"].as_array().expect("items").iter().map(|item| item["id"].as_str().expect("an id").to_owned()).collect()
+        };
+        let plain = "<item><title>A</title><description>x</description></item><item><title>A</title></item>";
+        let (first, again) = (ids(plain), ids(plain));
+        assert_eq!(first, again);
+        assert_ne!(first[0], first[1], "they say different things");
+        let named = "<item><guid>g</guid><title>A</title></item><item><link>https://a.example/1</link></item>";
+        assert_eq!(ids(named), ["g", "https://a.example/1"]);
+    }
 
     #[test]
     fn a_feed_of_very_many_elements_is_none_whatever_its_texts_hold() {

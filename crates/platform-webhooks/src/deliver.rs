@@ -305,6 +305,11 @@ impl Attempts {
     /// Makes one attempt; whether it succeeded.
     async fn attempt(&self, claimed: Claimed, lease: i64) -> bool {
         let webhooks = &self.webhooks;
+        match self.is_wanted(&claimed).await {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => warn!(delivery = claimed.id, %error, "It is not known whether a delivery is still wanted."),
+        }
         let (at, began) = (webhooks.clock.now(), Instant::now());
         let outcome = self.send(&claimed).await;
         let duration_ms = millis(began.elapsed());
@@ -340,6 +345,17 @@ impl Attempts {
         };
         let _ = self.noted.send(tried).await;
         succeeded
+    }
+
+    /// Whether there still is the webhook, enabled; what was taken for one that is disabled waits until it is enabled.
+    async fn is_wanted(&self, claimed: &Claimed) -> Result<bool> {
+        let Some(webhook) = claimed.webhook_id.as_deref().filter(|_| !claimed.forced) else { return Ok(true) };
+        let account = account_of(claimed)?;
+        if self.webhooks.listeners(&account).await?.iter().any(|known| known.id == webhook) {
+            return Ok(true);
+        }
+        self.webhooks.hold(&account, webhook).await?;
+        Ok(false)
     }
 
     /// A wait, a tenth longer or shorter, so that those who failed together do not come back together.
@@ -382,8 +398,10 @@ impl Attempts {
     }
 
     async fn secrets(&self, claimed: &Claimed) -> Result<Vec<Secret>> {
-        let account =
-            AccountId::parse(&claimed.account_id).map_err(|_| Error::internal("a delivery has no account"))?;
-        self.webhooks.secrets(&account, claimed.webhook_id.as_deref()).await
+        self.webhooks.secrets(&account_of(claimed)?, claimed.webhook_id.as_deref()).await
     }
+}
+
+fn account_of(claimed: &Claimed) -> Result<AccountId> {
+    AccountId::parse(&claimed.account_id).map_err(|_| Error::internal("a delivery has no account"))
 }

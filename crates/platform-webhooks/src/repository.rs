@@ -306,6 +306,9 @@ pub(crate) struct Claimed {
     pub depth: i16,
     #[diesel(sql_type = SmallInt)]
     pub tries: i16,
+    /// It is sent to a webhook that is disabled, too.
+    #[diesel(sql_type = diesel::sql_types::Bool)]
+    pub forced: bool,
 }
 
 /// How much of what is due a process takes.
@@ -356,7 +359,7 @@ const CLAIM: &str = "WITH RECURSIVE room AS (
         UPDATE webhook_deliveries d SET next_ms = room.until FROM picked, room WHERE d.id = picked.id RETURNING d.*
     )
     SELECT d.account_id, d.id, d.webhook_id, coalesce(w.url, d.url, '') AS url, d.lane, d.event_id, d.body, d.depth,
-        d.tries
+        d.tries, d.forced
     FROM taken d LEFT JOIN webhooks w ON w.account_id = d.account_id AND w.id = d.webhook_id";
 
 pub(crate) async fn claim(conn: &mut Conn, room: &ClaimRoom) -> Result<Vec<Claimed>> {
@@ -399,7 +402,7 @@ const NOTE: &str = "WITH tried AS (
     ), noted AS (
         UPDATE webhook_deliveries d SET status = tried.status,
             attempts = jsonb_path_query_array(d.attempts || tried.attempt, '$[last - 49 to last]'),
-            tries = d.tries + 1, next_ms = tried.next_ms
+            tries = d.tries + 1, next_ms = tried.next_ms, forced = false
         FROM tried WHERE d.id = tried.id AND d.next_ms = tried.lease
     ), receiver AS (
         SELECT account, webhook, bool_or(status = 'succeeded') AS succeeded, max(disables) AS disables, max(now) AS now,

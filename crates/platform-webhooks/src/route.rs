@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp, millis, sha256_hex};
 use platform_db::Conn;
 use platform_egress::Url;
-use platform_events::{EventRow, claim_in};
+use platform_events::{EventRow, claim_in, claim_one_in, oldest};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -47,32 +47,47 @@ pub trait ThreadAddresses: Send + Sync {
     /// Those of some threads; one that is gone is left out.
     async fn of(&self, threads: &[ThreadKey]) -> Result<HashMap<ThreadKey, ThreadAddress>>;
 }
+
 impl PgWebhooks {
     /// Has events that wait become deliveries; how many waited. One that cannot become any is left out, so that it
     /// stands in nobody's way.
     pub(crate) async fn route(&self) -> Result<usize> {
-        match self.route_some(MOST_TAKEN).await {
+        match self.take_and_deliver(None).await {
             Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
-                warn!(%error, "Events could not be made deliveries together; each is tried alone.");
-                match self.route_some(1).await {
-                    Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
-                        let left = claim_in(&mut *self.db.conn().await?, 1).await?;
-                        let event = left.first().map(|event| event.id.as_str());
-                        tracing::error!(event, %error, "An event could not be made deliveries; it is left out.");
-                        Ok(left.len())
-                    }
-                    outcome => outcome,
-                }
+                warn!(%error, "Events could not be made deliveries together; the oldest is tried alone.");
+                self.route_oldest().await
             }
             outcome => outcome,
         }
     }
 
-    async fn route_some(&self, most: i64) -> Result<usize> {
+    async fn route_oldest(&self) -> Result<usize> {
+        let Some(id) = oldest(&mut *self.db.conn().await?).await? else { return Ok(0) };
+        for is_last in [false, true] {
+            // It may be for a webhook that is gone.
+            self.known.forget_all();
+            match self.take_and_deliver(Some(&id)).await {
+                Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
+                    if is_last {
+                        tracing::error!(event = id, %error, "An event could not be made deliveries; it is left out.");
+                        claim_one_in(&mut *self.db.conn().await?, &id).await?;
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+        Ok(1)
+    }
+
+    /// Takes the oldest events, or the one of this id, and stores their deliveries; how many were taken.
+    async fn take_and_deliver(&self, one: Option<&str>) -> Result<usize> {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let routing = conn.transaction::<_, Error, _>(async |conn| {
-            let events = claim_in(conn, most).await?;
+            let events = match one {
+                None => claim_in(conn, MOST_TAKEN).await?,
+                Some(id) => Vec::from_iter(claim_one_in(conn, id).await?),
+            };
             if events.is_empty() {
                 return Ok((0, false));
             }

@@ -359,7 +359,8 @@ impl WebhookService for PgWebhooks {
         });
         deleting.await?;
         drop(conn);
-        self.known.changed(account.as_str()).await
+        self.known.changed(account.as_str()).await?;
+        self.secrets.changed(id).await
     }
 
     async fn rotate(

@@ -334,6 +334,27 @@ async fn calls_at_once_share_a_connection_and_one_that_breaks_off_is_made_again_
 }
 
 #[tokio::test]
+async fn a_server_that_forgot_its_session_begins_another_and_one_that_is_silent_is_known_to_be() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.set_tools(&["echo", "hang"]);
+    mcp.forget_session();
+    let server = exposed(&app, "s", &mcp, json!({"timeoutMs": 1000})).await;
+    profile(&app, json!({"name": "default", "newToolPolicy": "enabled", "servers": [{"toolServerId": server}]})).await;
+    let key = app.key().to_owned();
+    for _ in 0..2 {
+        let reply = called(&app, &key, "", "s__echo", json!({})).await;
+        assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
+        mcp.forget_session();
+    }
+    let refreshed = app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    assert_eq!(refreshed.status, 200, "{}", refreshed.body);
+    let health = async || app.get("/mcp-gateway/servers").await.body["items"][0]["health"].clone();
+    assert_eq!(health().await, "ok");
+    assert_eq!(wrong(&called(&app, &key, "", "s__hang", json!({})).await), "UPSTREAM_TIMEOUT");
+    eventually("it is known to be silent", async || (health().await == "degraded").then_some(())).await;
+}
+
+#[tokio::test]
 async fn who_goes_away_in_the_middle_of_a_call_takes_it_back() {
     let (app, mcp) = (app().await, FakeMcpServer::start());
     mcp.set_tools(&["hang"]);

@@ -110,8 +110,10 @@ pub(crate) async fn update_in(
         is_skill: row.is_skill,
         tags: serde_json::from_value(row.tags.clone()).map_err(Error::internal)?,
     };
-    let (changes_text, changes_summary) = (patch.contains_key("markdownContent"), patch.contains_key("summary"));
+    let (changes_text, says_summary) = (patch.contains_key("markdownContent"), patch.contains_key("summary"));
     let mut settings = overlay(&before, patch)?;
+    // A record that was read and is sent back says nothing of its own.
+    let changes_summary = says_summary && (settings.summary.is_empty() || settings.summary != before.summary);
     settings.check(limits.bytes)?;
     // In a folder its project is that of the folder, whatever it was before.
     let asked = project.or_else(|| settings.folder_id.is_none().then(|| settings.project_id.clone()).flatten());
@@ -151,7 +153,7 @@ pub(crate) async fn update_in(
         versions::add(conn, &row, Change { kind, description, user_uid, text }, limits.versions).await?;
     }
     // Its name stands above all of its pieces.
-    if renamed && row.status != "failed" {
+    if renamed && !row.unread {
         queue(&mut row)?;
     }
     repository::update(conn, account, &row).await?;
@@ -184,7 +186,7 @@ pub(crate) async fn revert_in(
     row.current_version += 1;
     if is_new {
         set_text(&mut row, &text)?;
-    } else if row.status != "failed" {
+    } else if !row.unread {
         // What is found says which version it is of.
         queue(&mut row)?;
     }

@@ -120,6 +120,8 @@ fn sections(markdown: &str) -> Vec<(Vec<String>, &str)> {
     // A paragraph that has one line so far, and where it begins.
     let mut paragraph: Option<(usize, &str)> = None;
     let mut is_new = true;
+    // The heading that has nothing below it so far.
+    let mut bare: Option<&str> = None;
     for line in markdown.split_inclusive('\n') {
         let was_fenced = fence.is_some();
         fence = fence_after(fence, line);
@@ -130,25 +132,27 @@ fn sections(markdown: &str) -> Vec<(Vec<String>, &str)> {
         paragraph = Some((at, line)).filter(|_| is_new && !is_code && begins_paragraph(line));
         is_new = is_blank || found.is_some();
         if let Some((end, (level, name))) = found {
-            if !markdown[begin..end].trim().is_empty() {
-                sections.push((names(&path), markdown[begin..end].trim()));
+            let body = Some(markdown[begin..end].trim()).filter(|body| !body.is_empty());
+            let is_below = path.last().is_some_and(|(above, _)| *above < level);
+            if let Some(said) = body.or(bare.filter(|_| !is_below)) {
+                sections.push((names(&path), said));
                 // Nobody looks at them when there are more than may be pieces.
                 if sections.len() > MOST {
                     return sections;
                 }
             }
             path.retain(|(above, _)| *above < level);
+            let after = at + line.len();
+            // What is left out of its name is said below it.
+            begin = if name.len() < MOST_HEADING - 3 { after } else { end };
+            bare = Some(markdown[end..after].trim());
             path.push((level, name));
-            begin = at + line.len();
         }
         at += line.len();
     }
-    // A document of headings alone says what they say.
     let rest = markdown[begin..].trim();
-    if !rest.is_empty() {
-        sections.push((names(&path), rest));
-    } else if sections.is_empty() && !markdown.trim().is_empty() {
-        sections.push((Vec::new(), markdown.trim()));
+    if let Some(said) = Some(rest).filter(|rest| !rest.is_empty()).or(bare) {
+        sections.push((names(&path), said));
     }
     sections
 }
@@ -223,9 +227,16 @@ mod tests {
                 (vec!["One"], "First.\n\n```\n# no heading\n```"),
                 (vec!["One", "Two"], "Second.\n\n#tag"),
                 (vec!["One", "Two", "Deep"], "Third."),
+                (vec!["Last"], "# Last"),
             ]
         );
         assert_eq!(super::chunks("# Alone").len(), 1);
+        let bare = super::chunks("# Phones\n\n## Fire 112\n\n## Other\n\nNone.\n\n## Last\n---\n");
+        let bare: Vec<(&str, &str)> =
+            bare.iter().map(|piece| (piece.heading_path.last().map_or("", String::as_str), piece.text.as_str())).collect();
+        assert_eq!(bare, [("Fire 112", "## Fire 112"), ("Other", "None."), ("Last", "---")]);
+        let long = format!("# {} end\n\nText.", "word ".repeat(60));
+        assert!(super::chunks(&long)[0].text.contains("end"), "what is too long for a heading is not lost");
         assert!(super::chunks(" \n").is_empty());
         let text = "---\nname: x\n---\n\nTitle\n=====\nA.\n\n````\n```\n# no\n````\n`` ```x``` ``\n\nPart\n---\nB.\n\nlast\nline\n---\n";
         let found: Vec<String> = super::chunks(text).into_iter().map(|chunk| chunk.heading_path.join("/")).collect();

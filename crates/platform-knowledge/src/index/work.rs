@@ -334,7 +334,8 @@ pub(super) async fn insert(
     version: i32,
     Pieces { language, chunks: pieces }: &Pieces,
 ) -> Result<Indexed> {
-    // With a prefix of the account in each word, the index leads to pieces of that account alone, however many it has.
+    // With a prefix of the account in each word, the index leads to pieces of that account alone, however many it has;
+    // with a mark after it, to those that have the word in what stands above them.
     const INSERT: &str = "INSERT INTO chunks \
         (account_id, document_id, position, id, document_version, heading_path, text, text_hash, token_count, \
             words) \
@@ -342,6 +343,8 @@ pub(super) async fn insert(
             replace(' ' || (setweight(to_tsvector(language::regconfig, headings), 'A') \
                 || setweight(to_tsvector(language::regconfig, name), 'B') \
                 || to_tsvector(language::regconfig, words))::text, ' ''', ' ''' || left(md5(account), 8))::tsvector \
+            || strip(replace(' ' || to_tsvector(language::regconfig, headings || ' ' || name)::text, ' ''', \
+                ' ''' || left(md5(account), 8) || '^')::tsvector) \
         FROM jsonb_to_recordset($1::jsonb) AS c (account text, document text, version integer, language text, \
             name text, position integer, id text, path jsonb, headings text, text text, hash text, words text, \
             tokens integer)";

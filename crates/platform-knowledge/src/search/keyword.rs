@@ -50,7 +50,8 @@ struct Row {
 
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
 /// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
-/// once, which counts them; those that have most of what is rare are weighed. A word is kept with a prefix of its account;
+/// once, which counts them; those that have most of what is rare are weighed, and above all those that have it in a
+/// heading or in the name. A word is kept with a prefix of its account;
 /// pieces that were indexed before that have the account as another word. `|| ''` keeps PostgreSQL from going through all
 /// pieces of the account beside those of the word.
 fn statement(bounds: &Bounds) -> String {
@@ -85,7 +86,8 @@ fn statement(bounds: &Bounds) -> String {
             SELECT left(md5($1), 8) AS prefix, ('''account:' || $1 || '''')::tsquery AS account
         ), words AS (
             SELECT DISTINCT lexeme AS word,
-                ('''' || prefix || lexeme || '''')::tsquery || (account && ('''' || lexeme || '''')::tsquery) AS query
+                ('''' || prefix || lexeme || '''')::tsquery || (account && ('''' || lexeme || '''')::tsquery) AS query,
+                ('''' || prefix || '^' || lexeme || '''')::tsquery AS above
             FROM mine, languages, unnest(to_tsvector(language::regconfig, $8)) WHERE language IS NOT NULL
         ), asked AS MATERIALIZED (
             SELECT row_number() OVER (ORDER BY length(word) DESC, word)::smallint AS n, * FROM words
@@ -94,6 +96,10 @@ fn statement(bounds: &Bounds) -> String {
             SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
                 SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.query
                 LIMIT {MOST_COUNTED}) hit
+        ), above AS MATERIALIZED (
+            SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
+                SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.above
+                LIMIT {MOST_WEIGHED}) hit
         ), counted AS MATERIALIZED (
             SELECT asked.*, coalesce(pieces, 0) AS pieces
             FROM asked LEFT JOIN (SELECT n, count(*) AS pieces FROM hits GROUP BY n) h USING (n)
@@ -111,8 +117,10 @@ fn statement(bounds: &Bounds) -> String {
         ), matching AS MATERIALIZED (
             SELECT * FROM rare UNION ALL {common}
         ), candidates AS (
-            SELECT document_id, position FROM matching
-            GROUP BY 1, 2 ORDER BY sum(weight) DESC LIMIT {MOST_WEIGHED}
+            SELECT document_id, position FROM (
+                SELECT document_id, position, weight FROM matching
+                UNION ALL SELECT hits.document_id, hits.position, weight FROM above hits JOIN sought USING (n) {within}
+            ) m GROUP BY 1, 2 ORDER BY sum(weight) DESC, 1, 2 LIMIT {MOST_WEIGHED}
         ), weighed AS (
             SELECT c.*, d.name,
                 (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))

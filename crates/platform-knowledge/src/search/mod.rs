@@ -8,15 +8,17 @@ use std::collections::HashMap;
 
 use diesel::{
     pg::Pg,
+    prelude::*,
     query_builder::{BoxedSqlQuery, SqlQuery},
     sql_types::{Array, Bool, Nullable, Text},
 };
+use diesel_async::RunQueryDsl;
 use futures_util::try_join;
 use platform_core::{AccountId, Code, Error, Result};
 use platform_runtime::{Embedding, Payer, SecondaryCall, Spender, embed_soon};
 use tracing::warn;
 
-use crate::document::PgKnowledge;
+use crate::{document::PgKnowledge, schema::documents};
 pub use model::{SearchQuery, SearchResult, SearchResults};
 pub(crate) use semantic::Vectors;
 
@@ -101,9 +103,24 @@ pub(crate) async fn search(
         tags: query.tags.clone(),
         within,
     };
-    let payer = payer(account, query.project_id.clone());
+    let payer = payer(account, paying(knowledge, account, query.project_id.as_ref(), bounds.within.as_deref()).await?);
     let (results, _) = find(knowledge, &payer, &query.query, &bounds, query.limit, mode).await?;
     Ok(SearchResults { results })
+}
+
+/// The project that a search is in, if the caller may read what there is.
+async fn paying(
+    knowledge: &PgKnowledge,
+    account: &AccountId,
+    project: Option<&String>,
+    within: Option<&[String]>,
+) -> Result<Option<String>> {
+    let Some(project) = project.filter(|project| within.is_none_or(|within| within.contains(project))) else {
+        return Ok(None);
+    };
+    let of = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::project_id.eq(project)));
+    let is_any: bool = diesel::select(diesel::dsl::exists(of)).get_result(&mut *knowledge.db.conn().await?).await?;
+    Ok(is_any.then(|| project.clone()))
 }
 
 /// Who pays for what nobody's turn asks for.
