@@ -329,6 +329,22 @@ async fn no_path_of_a_skill_leads_out_of_it_and_no_file_is_lost_behind_another()
 }
 
 #[tokio::test]
+async fn a_skill_that_is_one_document_leaves_as_others_read_it_and_what_a_mac_adds_does_not_count() {
+    let app = app().await;
+    let one = json!({"name": "Greeting", "isSkill": true, "markdownContent": REVIEW});
+    let id = text(&app.post("/documents", one).await.body["_id"]);
+    let archive = app.request(Method::GET, &format!("/skills/{id}/archive")).send().await.expect("an answer");
+    let again = import_zip(&app, archive.bytes().await.expect("bytes").to_vec()).await;
+    assert_eq!((again.status, &again.body["skill"]["name"]), (StatusCode::CREATED, &json!("code-review")));
+    let names: Vec<String> = (0..260).flat_map(|n| [format!("s/{n}.md"), format!("__MACOSX/s/._{n}.md")]).collect();
+    let many = zip(names.iter().map(|name| (name.as_str(), &b"x"[..])).chain([("s/SKILL.md", REVIEW.as_bytes())]));
+    let many = import_zip(&app, many).await;
+    assert_eq!(many.status, StatusCode::CREATED, "{}", many.body);
+    let tree = app.get(&format!("/skills/{}/tree", text(&many.body["skill"]["id"]))).await.body;
+    assert_eq!(tree["files"].as_array().map(Vec::len), Some(261));
+}
+
+#[tokio::test]
 async fn an_archive_that_is_no_skill_is_refused_and_leaves_nothing() {
     let (db, dir) = (TestDb::new().await, own_dir("hostile-skills"));
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path"))]);

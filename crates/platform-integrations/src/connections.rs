@@ -180,7 +180,8 @@ impl PgConnections {
     /// Says, after the commit, that a connection changed, and with it the tool servers that call by it.
     pub(crate) async fn changed(&self, id: &str) -> Result<()> {
         self.known.changed(id).await?;
-        self.bus.tell(TOOL_SERVER.name(), id).await
+        // Which they are is not known here.
+        self.bus.tell(TOOL_SERVER.name(), "").await
     }
 
     /// The scheme of a connection, when its app still has it.
@@ -681,7 +682,7 @@ pub(crate) fn unreachable(error: EgressError) -> Error {
 }
 
 /// Whether an answer says that it refuses the credentials: one that does is short.
-fn refuses(scheme: &AuthScheme, body: &[u8]) -> bool {
+pub(crate) fn refuses(scheme: &AuthScheme, body: &[u8]) -> bool {
     if scheme.refusals.is_empty() || body.len() > MOST_REFUSAL {
         return false;
     }

@@ -160,7 +160,8 @@ async fn ask(
                 || matches!(answer.status, 408 | 425 | 429)
                 || matches!(code, Some("temporarily_unavailable" | "server_error" | "slow_down"));
             // Only who says why has decided; a page of a proxy has not.
-            let is_final = !is_passing && (code.is_some() || (200..300).contains(&answer.status));
+            let is_told = (200..300).contains(&answer.status) && answer.media_type.ends_with("json");
+            let is_final = !is_passing && (code.is_some() || is_told);
             return Err(if is_final { Refusal::Final(reason) } else { Refusal::Passing(reason) });
         };
         let life = &body["expires_in"];

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::{
     code,
-    connections::succeeded,
+    connections::refuses,
     model::{Connection, NewConnection, Schemes},
     repository::{self, ConnectionRow},
     service::{Connecting, PgIntegrations, shown_schemes, tools_of},
@@ -157,9 +157,8 @@ impl PgIntegrations {
             let Some(test) = &scheme.test else { continue };
             // An app that does not answer says nothing.
             if let Ok(answer) = self.connections.request(account, &row.id, test, &|_| None).await
-                && !succeeded(test, &answer)
-                // 403 is also what asks too often, or for too much.
-                && matches!(answer.status, 200 | 401)
+                // 403 is also what asks too often, or for too much; with 200 an app may say that it has trouble of its own.
+                && (answer.status == 401 || answer.status == 200 && refuses(&scheme, &answer.bytes))
             {
                 self.connections.breaks(account, &row.id, "the app refuses the credentials").await?;
             }

@@ -22,7 +22,7 @@ use crate::{
 const CPU: Duration = Duration::from_secs(30);
 const MEMORY: u64 = 256 << 20;
 /// A document waits so long for those of its account that came before it.
-const LONGEST_WAIT: Duration = Duration::from_mins(2);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_mins(2);
 const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 
 /// What the child processes of this crate do.

@@ -299,6 +299,7 @@ impl Calling {
         });
         if let Some((until, signed, upstream)) = continued
             && is_signed(APPROVED, until, signed)
+            && matches!(self.decide(signed, true).await, Ok(true))
         {
             before.request_state = Some(upstream).filter(|state| !state.is_empty());
             return None;

@@ -45,6 +45,8 @@ use crate::{
 };
 
 const CONNECT: Duration = Duration::from_secs(20);
+/// A list of tools: others wait for its place.
+const LONGEST_LIST: Duration = Duration::from_secs(30);
 /// A connection that nobody uses is closed after this.
 const IDLE: Duration = Duration::from_mins(5);
 const MOST_CONNECTIONS: u64 = 1000;
@@ -201,7 +203,7 @@ impl McpClients {
     ) -> Result<Vec<ToolDefinition>, Failure> {
         let listed =
             Box::pin(self.attempt(server, with, true, move |connection| async move { connection.list(most).await }));
-        let longest = Duration::from_millis(server.settings.timeout_ms.into());
+        let longest = LONGEST_LIST.min(Duration::from_millis(server.settings.timeout_ms.into()));
         let ((tools, connection), _place) = self.placed(server, with, longest, listed).await?;
         let count = if most > 0 { most } else { tools.len() };
         let mut bytes = 0;

@@ -175,7 +175,7 @@ impl Pace {
 
 /// Reads tools again that somebody says are old or changed, a few at once and fairly over accounts.
 pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
-    let places = FairSemaphore::new(REFRESHES_AT_ONCE, REFRESHES_AT_ONCE);
+    let places = FairSemaphore::new(REFRESHES_AT_ONCE, REFRESHES_AT_ONCE / 2);
     let waiting = Arc::new(Mutex::new(HashMap::<Changed, Option<String>>::new()));
     let pace = Arc::new(Mutex::new(Pace::default()));
     loop {

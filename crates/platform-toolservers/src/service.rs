@@ -169,7 +169,7 @@ pub struct PgToolServerService {
     pub(crate) calling: Arc<Calling>,
     documents: Arc<ChildPool>,
     referrers: Referrers,
-    pub(crate) known: Arc<InvalidatedCache<(AccountId, String), Server>>,
+    pub(crate) known: Arc<InvalidatedCache<String, Server>>,
     pub(crate) changed: Arc<ChangedServers>,
 }
 impl PgToolServerService {
@@ -181,7 +181,7 @@ impl PgToolServerService {
         let tokens = Arc::new(Tokens::new(&db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
         let mcp = McpClients::new(egress.clone(), Arc::clone(&tokens), Arc::clone(&connections), Arc::clone(&changed));
         let service = Arc::new(Self {
-            known: InvalidatedCache::new(&bus, TOOL_SERVER.name(), Capacity::Bytes(MOST_REMEMBERED, Server::bytes)),
+            known: InvalidatedCache::by_id(&bus, TOOL_SERVER.name(), Capacity::Bytes(MOST_REMEMBERED, Server::bytes)),
             db,
             bus,
             clock,
@@ -203,7 +203,8 @@ impl PgToolServerService {
             let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(None) };
             self.open(account, &row).map(Some)
         };
-        self.known.get_or_load(&(account.clone(), id.to_owned()), load).await
+        let found = self.known.get_or_load(&id.to_owned(), load).await?;
+        Ok(found.filter(|server| server.account == *account))
     }
 
     fn open(&self, account: &AccountId, row: &ServerRow) -> Result<Server> {

@@ -187,10 +187,11 @@ impl PgKnowledge {
 
     /// Does what follows a deletion that is committed.
     pub(crate) async fn follow(&self, account: &AccountId, gone: Gone) -> Result<()> {
+        self.tell(&gone.users).await?;
         for id in &gone.sources {
             self.files.remove_bytes(account, id).await;
         }
-        self.tell(&gone.users).await
+        Ok(())
     }
 
     /// Has records be read anew whose references have changed.

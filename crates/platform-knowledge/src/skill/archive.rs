@@ -65,7 +65,7 @@ fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
         if path.starts_with('/') || path.split('/').any(|part| part == "..") {
             return Ok(Unpacked::Refused(format!("`{path}` leads out of the skill")));
         }
-        if entry.is_dir() {
+        if entry.is_dir() || is_added(&path) {
             continue;
         }
         let mut content = Vec::new();
@@ -79,10 +79,14 @@ fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
     Ok(Unpacked::Files(files))
 }
 
+/// Whether a system added a file by itself.
+fn is_added(path: &str) -> bool {
+    path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store")
+}
+
 /// Files of a skill by their paths within it: without the folder that all lie in, without what systems add. An error
 /// says which path is not taken.
 pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<Vec<(String, FileContent)>, String> {
-    let is_added = |path: &str| path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store");
     let mut kept: Vec<(String, FileContent)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
     for (path, _) in &mut kept {
         while path.starts_with("./") {

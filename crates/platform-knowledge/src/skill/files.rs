@@ -135,7 +135,11 @@ impl Listing {
 
     /// The instructions of the skill.
     pub fn main(&self) -> Option<&(String, FileRow)> {
-        self.files.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md")).or(self.files.as_slice().first())
+        let is_called = |path: &str, name: &str| path.eq_ignore_ascii_case(name);
+        let stem = |path: &str| path.rsplit_once('.').map_or_else(|| path.to_owned(), |(stem, _)| stem.to_owned());
+        let named = self.files.iter().find(|(path, _)| is_called(path, "SKILL.md"));
+        let named = named.or_else(|| self.files.iter().find(|(path, _)| is_called(&stem(path), "SKILL")));
+        named.or(self.files.as_slice().first())
     }
 }
 

@@ -18,6 +18,8 @@ use platform_db::{Conn, Idempotency};
 use platform_files::{Content, FileService, NewFile, StoredBytes};
 use platform_runtime::no_answer;
 
+use tokio::time::timeout;
+
 use super::{
     archive::{FileContent, MOST_BYTES, MOST_FILES, Unpacked, pack, placed},
     files,
@@ -31,6 +33,7 @@ use super::{
 use crate::{
     code,
     document::{BINARY, DocumentSettings, Making, PgKnowledge, create_in, repository as documents},
+    extract::LONGEST_WAIT,
     folder::{Folder, FolderRow, FolderSettings, repository as folders},
     tree,
 };
@@ -288,7 +291,13 @@ impl SkillService for PgKnowledge {
     }
 
     async fn archive(&self, account: &AccountId, id: &Id<Skill>) -> Result<(String, Vec<u8>)> {
-        let SkillTree { skill, files, .. } = SkillService::tree(self, account, id, None).await?;
+        let SkillTree { skill, mut files, .. } = SkillService::tree(self, account, id, None).await?;
+        // A skill that is one document is named as others read it.
+        if let [only] = files.as_mut_slice()
+            && only.encoding.is_none()
+        {
+            "SKILL.md".clone_into(&mut only.path);
+        }
         let packed = run_blocking(move || pack(&files)).await?;
         Ok((skill.name, packed))
     }
@@ -302,7 +311,8 @@ impl SkillService for PgKnowledge {
     ) -> Result<ImportedSkill> {
         let unpacked = match files {
             SkillFiles::Zip(archive) => {
-                let place = self.extraction.place(&caller.account).await;
+                let full = |_| Error::unavailable("other files of the account are still being read");
+                let place = timeout(LONGEST_WAIT, self.extraction.place(&caller.account)).await.map_err(full)?;
                 match self.extraction.read::<Unpacked>(&place, "zip", &archive).await {
                     Ok(unpacked) => unpacked,
                     Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
