@@ -5,7 +5,7 @@ use std::{
     io::{Cursor, Write as _},
 };
 
-use platform_testing::{Reply, TestApp};
+use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{
     Method, StatusCode,
     multipart::{Form, Part},
@@ -15,7 +15,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
     documents::indexed,
-    support::{app, eventually, text},
+    support::{PROGRAM, app, eventually, text},
 };
 
 /// Uploads a document; the answer.
@@ -279,4 +279,30 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
         );
         assert_eq!(app.delete(&path).await.status, StatusCode::OK);
     }
+}
+
+#[tokio::test]
+async fn a_file_is_read_again_by_reindex_until_somebody_gives_its_document_another_text() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let made = upload(&app, "terms.docx", docx(), &[]).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let id = text(&made.body["_id"]);
+    let read = indexed(&app, &id).await;
+    // As if an older version had read it worse.
+    db.run(
+        "UPDATE document_texts SET content_hash = 'worse', markdown = 'worse'; UPDATE documents SET content_hash = 'worse';
+        UPDATE document_versions SET content_hash = 'worse'",
+    )
+    .await;
+    let path = format!("/documents/{id}");
+    assert_eq!(app.get(&path).await.body["markdownContent"], "worse");
+    for version in [2, 2] {
+        assert_eq!(app.post(&format!("{path}/reindex"), json!({})).await.status, StatusCode::OK);
+        let again = indexed(&app, &id).await;
+        assert_eq!((&again["markdownContent"], &again["currentVersion"]), (&read["markdownContent"], &json!(version)));
+    }
+    app.patch(&path, json!({"markdownContent": "ours"})).await;
+    app.post(&format!("{path}/reindex"), json!({})).await;
+    assert_eq!(indexed(&app, &id).await["markdownContent"], "ours");
 }

@@ -281,7 +281,11 @@ async fn of_many_pieces_with_a_word_those_that_are_called_so_come_first_and_a_wo
     let found = search(&app, json!({"query": "vacation", "limit": 3})).await;
     assert_eq!(names(&found), ["Rules", "Vacation policy", "Many"], "{found:?}");
     let found = search(&app, json!({"query": "112"})).await;
-    assert_eq!(found[0]["headingPath"], json!(["Absence", "Fire 112"]), "a heading with nothing below it is found, too");
+    assert_eq!(
+        found[0]["headingPath"],
+        json!(["Absence", "Fire 112"]),
+        "a heading with nothing below it is found, too"
+    );
 
     // A record that is sent back as it was read has said nothing of its summary.
     let path = format!("/documents/{heading}");

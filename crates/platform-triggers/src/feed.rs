@@ -78,7 +78,12 @@ mod tests {
         let feed = |items: &str| format!("<rss version=\"2.0\"><channel><title>a</title>{items}</channel></rss>");
         let ids = |items: &str| -> Vec<String> {
             let found = read(feed(items).as_bytes()).expect("a feed");
-            found["items"].as_array().expect("items").iter().map(|item| item["id"].as_str().expect("an id").to_owned()).collect()
+            found["items"]
+                .as_array()
+                .expect("items")
+                .iter()
+                .map(|item| item["id"].as_str().expect("an id").to_owned())
+                .collect()
         };
         let plain = "<item><title>A</title><description>x</description></item><item><title>A</title></item>";
         let (first, again) = (ids(plain), ids(plain));

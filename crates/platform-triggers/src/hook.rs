@@ -289,8 +289,11 @@ fn is_standard(secret: &Secret, headers: &dyn RequestHeaders, body: &[u8], is_re
     if id.is_empty() || !is_recent(at) {
         return false;
     }
-    let expected = signature(secret, id, seconds, text);
-    of("webhook-signature").split(' ').any(|given| are_equal(given.as_bytes(), expected.as_bytes()))
+    // Libraries take base64 with and without what stands before it.
+    let of_library = Secret::from(format!("whsec_{}", secret.expose()));
+    let expected = [secret, &of_library].map(|secret| signature(secret, id, seconds, text));
+    let is_one = |given: &str| expected.iter().any(|expected| are_equal(given.as_bytes(), expected.as_bytes()));
+    of("webhook-signature").split(' ').any(is_one)
 }
 
 /// The id that the app gives an event.
@@ -404,11 +407,13 @@ mod tests {
                 ("webhook-signature", "v1,wrong v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
             ]
         };
-        let is_good = |id: &'static str, now: i64| {
-            let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let is_good_with = |secret: &str, id: &'static str, now: i64| {
             check(standard.clone(), secret, &headers(id), r#"{"test": 2432232314}"#, now)
         };
+        let is_good = |id, now| is_good_with("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", id, now);
         assert!(is_good("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330 - 299));
+        assert!(is_good_with("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330));
+        assert!(!is_good_with("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSx", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330));
         assert!(!is_good("msg_other", 1_614_265_330) && !is_good("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_266_000));
     }
 }

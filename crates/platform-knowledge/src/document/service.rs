@@ -16,7 +16,7 @@ use super::{
         NewDocument, PlannedDeletion, Queued, Reindex, Upload, UsedBy, Version, VersionText,
     },
     repository, versions,
-    write::{self, Making},
+    write::{self, BINARY, Making, Reread},
 };
 use crate::{
     extract,
@@ -447,12 +447,15 @@ impl DocumentService for PgKnowledge {
     }
 
     async fn reindex(&self, account: &AccountId, id: &Id<Document>) -> Result<Document> {
-        let source = self.found(account, id).await?.source_file_id;
-        // What is in the file may be readable now.
-        let reread = match &source {
-            Some(source) => self.reread(account, id, source).await?,
-            None => None,
+        let row = self.found(account, id).await?;
+        // What is in the file may be readable now, or read better.
+        let is_read = match &row.source_file_id {
+            Some(_) if row.file_type != BINARY => {
+                row.unread || versions::is_of_file(self.db.read().await?.get(), account, id).await?
+            }
+            _ => false,
         };
+        let reread = if is_read { self.reread(account, row).await? } else { None };
         self.index_again(account, id, reread).await
     }
 
@@ -522,8 +525,8 @@ impl PgKnowledge {
         Ok(document)
     }
 
-    /// Has a document indexed anew, with what its file says now where it was never read.
-    async fn index_again(&self, account: &AccountId, id: &str, reread: Option<extract::Extracted>) -> Result<Document> {
+    /// Has a document indexed anew, with what its file says now.
+    async fn index_again(&self, account: &AccountId, id: &str, reread: Option<Reread>) -> Result<Document> {
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(account).await?;
         let queued = conn.transaction::<_, Error, _>(async |conn| {
@@ -537,8 +540,9 @@ impl PgKnowledge {
     }
 
     /// Reads the file of a document again whose text never was; whether that changed the document.
-    pub(crate) async fn read_again(&self, account: &AccountId, id: &str, source: &str) -> Result<bool> {
-        let reread = self.reread(account, id, source).await?;
+    pub(crate) async fn read_again(&self, account: &AccountId, id: &str) -> Result<bool> {
+        let row = self.found(account, id).await?;
+        let reread = if row.unread { self.reread(account, row).await? } else { None };
         let changes = reread.is_some();
         if changes {
             self.index_again(account, id, reread).await?;
@@ -546,16 +550,14 @@ impl PgKnowledge {
         Ok(changes)
     }
 
-    /// The text of the file that a document was made of, read again, when it never was.
-    async fn reread(&self, account: &AccountId, id: &str, source: &str) -> Result<Option<extract::Extracted>> {
-        let row = self.found(account, id).await?;
-        if !row.unread {
-            return Ok(None);
-        }
-        let file = self.files.get(account, &Id::named(source)).await?;
+    /// What the file says that a document was made of, if there is one.
+    async fn reread(&self, account: &AccountId, row: repository::DocumentRow) -> Result<Option<Reread>> {
+        let Some(source) = row.source_file_id else { return Ok(None) };
+        let file = self.files.get(account, &Id::named(&source)).await?;
         let read = self.files.bytes(account, &file, u64::MAX);
         let read = extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await?;
-        Ok(Some(extract::at_most(read, self.limits.bytes)))
+        let found = extract::at_most(read, self.limits.bytes);
+        Ok(Some(Reread { found, hash: row.content_hash, unread: row.unread }))
     }
 }
 

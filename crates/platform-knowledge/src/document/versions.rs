@@ -74,6 +74,23 @@ pub(crate) async fn add(conn: &mut Conn, document: &DocumentRow, change: Change<
     Ok(())
 }
 
+/// What is said of a version whose text is what the file says.
+pub(crate) const OF_FILE: &str = "The file was read again.";
+
+/// Whether the text of a document that was made of a file is still what was read of it.
+pub(crate) async fn is_of_file(conn: &Conn, account: &AccountId, document: &str) -> Result<bool> {
+    let mut conn = conn;
+    let newest: Option<(String, String)> = document_versions::table
+        .filter(document_versions::account_id.eq(account.as_str()).and(document_versions::document_id.eq(document)))
+        .filter(document_versions::change_type.ne("renamed"))
+        .order(document_versions::version.desc())
+        .select((document_versions::change_type, document_versions::change_description))
+        .first(&mut conn)
+        .await
+        .optional()?;
+    Ok(newest.is_some_and(|(kind, description)| kind == "created" || description == OF_FILE))
+}
+
 /// All that are kept, newest first.
 pub(crate) async fn list(conn: &Conn, account: &AccountId, document: &str, current: i32) -> Result<Vec<Version>> {
     let mut conn = conn;

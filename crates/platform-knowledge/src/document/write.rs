@@ -200,12 +200,19 @@ pub(crate) async fn revert_in(
     Ok(Document { version_created: Some(is_new), ..row.shown(Some(text))? })
 }
 
-/// Has a document indexed anew; `reread`: what its file says now, where it was never read.
+/// What a file says, read again, and what its document said before.
+pub(crate) struct Reread {
+    pub found: Extracted,
+    pub hash: String,
+    pub unread: bool,
+}
+
+/// Has a document indexed anew; `reread`: with what its file says now.
 pub(crate) async fn reindex_in(
     conn: &mut Conn,
     account: &AccountId,
     mut row: DocumentRow,
-    reread: Option<Extracted>,
+    reread: Option<Reread>,
     limits: DocumentLimits,
     now: Timestamp,
 ) -> Result<Document> {
@@ -213,7 +220,10 @@ pub(crate) async fn reindex_in(
     row.version += 1;
     let mut unreadable = None;
     // Somebody may have given it a text meanwhile.
-    match reread.filter(|_| row.unread) {
+    let reread = reread.filter(|reread| (&reread.hash, reread.unread) == (&row.content_hash, row.unread));
+    match reread.map(|reread| reread.found) {
+        // What was read once stays.
+        Some(Err(_)) if !row.unread => queue(&mut row)?,
         Some(Err(error)) => {
             "failed".clone_into(&mut row.status);
             let indexing = unreadable.insert(Indexing::unreadable(error, now));
@@ -225,7 +235,7 @@ pub(crate) async fn reindex_in(
             set_text(&mut row, &text)?;
             if is_new {
                 row.current_version += 1;
-                let description = "The file could be read.".to_owned();
+                let description = versions::OF_FILE.to_owned();
                 let user_uid = row.created_by.clone();
                 let change = Change { kind: "updated", description, user_uid: &user_uid, text: Some(&text) };
                 versions::add(conn, &row, change, limits.versions).await?;

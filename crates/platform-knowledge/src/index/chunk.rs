@@ -232,8 +232,10 @@ mod tests {
         );
         assert_eq!(super::chunks("# Alone").len(), 1);
         let bare = super::chunks("# Phones\n\n## Fire 112\n\n## Other\n\nNone.\n\n## Last\n---\n");
-        let bare: Vec<(&str, &str)> =
-            bare.iter().map(|piece| (piece.heading_path.last().map_or("", String::as_str), piece.text.as_str())).collect();
+        let bare: Vec<(&str, &str)> = bare
+            .iter()
+            .map(|piece| (piece.heading_path.last().map_or("", String::as_str), piece.text.as_str()))
+            .collect();
         assert_eq!(bare, [("Fire 112", "## Fire 112"), ("Other", "None."), ("Last", "---")]);
         let long = format!("# {} end\n\nText.", "word ".repeat(60));
         assert!(super::chunks(&long)[0].text.contains("end"), "what is too long for a heading is not lost");

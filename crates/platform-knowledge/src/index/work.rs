@@ -92,9 +92,9 @@ impl IndexWork {
         drop(conn);
         let before: Indexing = serde_json::from_value(row.indexing.clone()).map_err(Error::internal)?;
         let attempts = before.attempts + 1;
-        if let Some(source) = row.source_file_id.as_deref().filter(|_| row.unread) {
+        if row.unread {
             // What is in its file may be readable now.
-            match self.0.read_again(account, id, source).await {
+            match self.0.read_again(account, id).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return self.fail(run, account, &row, &error, attempts).await,
