@@ -139,7 +139,7 @@ async fn readers_that_do_not_read_slow_nobody_and_cost_little() {
     let mut idle = Vec::new();
     // What the first of them take in any case is not counted.
     let mut before = 0;
-    let readers = 200 * factor(5);
+    let readers = 400 * factor(5);
     for count in [100, readers] {
         before = memory_kib();
         let chat = start(&app, "/delay 1ms\n/tokens 3000").await;

@@ -51,4 +51,4 @@ pub use precondition::Precondition;
 pub use strict::Strict;
 pub use task::{TRACES, run_blocking, run_detached, run_sized, spawn};
 pub use time::{Clock, SystemClock, Timestamp, millis};
-pub use words::{ascii_words, search_words, whole_words};
+pub use words::{ascii_words, search_words, unsplit_words};

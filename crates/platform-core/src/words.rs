@@ -24,7 +24,7 @@ pub fn search_words(text: &str) -> String {
 }
 
 /// The words that [`search_words`] splits, each whole: who looks for `GitHub` may write it in small letters.
-pub fn whole_words(text: &str) -> impl Iterator<Item = String> {
+pub fn unsplit_words(text: &str) -> impl Iterator<Item = String> {
     let normal: String = text.nfkc().filter(|c| !is_ignored(*c)).collect();
     let words = normal.split(|c| !matches!(Kind::of(c), Kind::Word)).map(str::to_owned).collect::<Vec<_>>();
     words.into_iter().filter(|word| word.chars().zip(word.chars().skip(1)).any(|(a, b)| is_seam(a, b)))
@@ -122,7 +122,7 @@ mod tests {
         ] {
             assert_eq!(search_words(text), words, "{text}");
         }
-        let whole = |text| whole_words(text).collect::<Vec<_>>();
+        let whole = |text| unsplit_words(text).collect::<Vec<_>>();
         assert_eq!(whole("our GitHub, PLATFORM_DATA_DIR, iPhone手机号码"), ["GitHub", "iPhone"]);
     }
 }

@@ -6,7 +6,7 @@ use std::{
 use diesel::sql_types::Text;
 use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
 use futures_util::StreamExt;
-use platform_core::{Result, spawn};
+use platform_core::{Code, Result, spawn};
 use tokio::sync::broadcast;
 
 use crate::Db;
@@ -75,16 +75,20 @@ impl Bus {
         self.local.tell(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
         let Some(db) = &self.shared else { return Ok(()) };
         let notice = format!("{topic}:{id}");
-        if let Err(error) = notify(db, &notice).await {
-            tracing::debug!(%error, "The other processes could not be told of a change; trying again.");
-            let db = Arc::clone(db);
-            spawn("bus", async move {
-                while notify(&db, &notice).await.is_err() {
-                    tokio::time::sleep(RETRY).await;
-                }
-            });
+        match notify(db, &notice).await {
+            Err(error) if error.code() == Code::SERVICE_UNAVAILABLE => {
+                tracing::warn!(%error, "The other processes could not be told of a change; trying again.");
+                let db = Arc::clone(db);
+                spawn("bus", async move {
+                    let is_away = |told: Result<()>| told.is_err_and(|error| error.code() == Code::SERVICE_UNAVAILABLE);
+                    while is_away(notify(&db, &notice).await) {
+                        tokio::time::sleep(RETRY).await;
+                    }
+                });
+                Ok(())
+            }
+            told => told,
         }
-        Ok(())
     }
 
     /// Everything that is told from now on.

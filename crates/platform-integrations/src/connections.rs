@@ -406,15 +406,15 @@ impl PgConnections {
                 let mut conn = self.db.conn().await?;
                 repository::release(&mut conn, account, &id).await?;
                 let now = self.clock.now().0;
-                let is_usable = open.row.expires_ms.is_none_or(|at| at > now);
-                if is_usable {
-                    // Calls do not wait for it one after the other meanwhile.
-                    let later = (now + AGAIN_MS).min(open.row.expires_ms.unwrap_or(i64::MAX));
-                    repository::put_off(&mut conn, account, &id, later).await?;
+                if open.row.expires_ms.is_some_and(|at| at <= now) {
+                    return Err(Error::new(Code::UPSTREAM_ERROR, reason));
                 }
+                // Calls do not wait for it one after the other meanwhile.
+                let later = (now + AGAIN_MS).min(open.row.expires_ms.unwrap_or(i64::MAX));
+                repository::put_off(&mut conn, account, &id, later).await?;
                 drop(conn);
                 self.changed(&id).await?;
-                if is_usable { Ok(Some(Arc::new(open))) } else { Err(Error::new(Code::UPSTREAM_ERROR, reason)) }
+                Ok(Some(Arc::new(open)))
             }
         }
     }
@@ -431,6 +431,10 @@ impl PgConnections {
             self.take(&mut row, &mut held, tokens);
             row.secrets = self.seal(account, id, &held);
             row.updated_ms = self.clock.now().0;
+            // Another process may have asked with the token before, which is worth nothing any more.
+            if row.status == NEEDS_REAUTH {
+                self.set_status_in(conn, account, &mut row, (ACTIVE, None)).await?;
+            }
             repository::update(conn, account, &row).await?;
             repository::release(conn, account, id).await
         });

@@ -299,10 +299,16 @@ impl Calling {
         });
         if let Some((until, signed, upstream)) = continued
             && is_signed(APPROVED, until, signed)
-            && matches!(self.decide(signed, true).await, Ok(true))
         {
-            before.request_state = Some(upstream).filter(|state| !state.is_empty());
-            return None;
+            match self.decide(signed, true).await {
+                Ok(true) => {
+                    before.request_state = Some(upstream).filter(|state| !state.is_empty());
+                    return None;
+                }
+                // Whoever answers a second time is asked anew.
+                Ok(false) => {}
+                Err(error) => return Some(self.refused(error.code().as_str(), error.message()).await),
+            }
         }
         let state = before.request_state.as_deref().filter(|_| decides).and_then(|state| state.strip_prefix(STATE));
         if let Some((until, signed)) = state.and_then(|state| state.split_once('.')) {

@@ -341,8 +341,11 @@ impl McpClients {
         if let Ok(done) = timeout_at(until, work).await {
             return Ok((done?, place));
         }
-        self.clients.invalidate(&key(server, with));
-        self.degrade(server, &late());
+        // Who waits shorter than the server may take says nothing of it.
+        if longest.as_millis() >= u128::from(server.settings.timeout_ms) {
+            self.clients.invalidate(&key(server, with));
+            self.degrade(server, &late());
+        }
         Err(late())
     }
 

@@ -1,6 +1,9 @@
 //! RSS, Atom and JSON feeds as lists of items.
 
-use feed_rs::{model::Entry, parser};
+use feed_rs::{
+    model::{Entry, Link, Text},
+    parser,
+};
 use platform_core::{check_size, sha256_hex};
 use serde_json::{Value, json};
 
@@ -14,8 +17,11 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
     if !is_small(bytes) {
         return None;
     }
-    // Without an id of its own an item is told by what it says, the same at every reading.
-    let parser = parser::Builder::new().id_generator(|_, _, _| String::new()).build();
+    // Without an id and a link an item is told by what it says, the same at every reading.
+    let id = |links: &[Link], title: &Option<Text>, uri: Option<&str>| {
+        if links.is_empty() { String::new() } else { parser::generate_id(links, title, uri) }
+    };
+    let parser = parser::Builder::new().id_generator(id).build();
     let feed = parser.parse(bytes).ok()?;
     let items: Vec<Value> = feed.entries.into_iter().map(item).collect();
     Some(json!({"items": items}))
@@ -55,7 +61,7 @@ fn item(entry: Entry) -> Value {
         let summary = entry.summary.as_ref().map(|summary| &summary.content);
         sha256_hex(json!([title, summary, entry.published.map(|at| at.timestamp_millis())]).to_string())
     };
-    let id = if entry.id.is_empty() { link.clone().unwrap_or_else(said) } else { entry.id };
+    let id = if entry.id.is_empty() { said() } else { entry.id };
     let id = if id.len() > 512 { sha256_hex(&id) } else { id };
     json!({
         "id": id,
@@ -89,8 +95,11 @@ mod tests {
         let (first, again) = (ids(plain), ids(plain));
         assert_eq!(first, again);
         assert_ne!(first[0], first[1], "they say different things");
-        let named = "<item><guid>g</guid><title>A</title></item><item><link>https://a.example/1</link></item>";
-        assert_eq!(ids(named), ["g", "https://a.example/1"]);
+        let linked = "<item><title>A</title><link>https://a.example/</link></item>";
+        let named = format!("<item><guid>g</guid></item>{linked}{}", linked.replace('A', "B"));
+        let found = ids(&named);
+        assert_eq!((found[0].as_str(), &found), ("g", &ids(&named)));
+        assert_ne!(found[1], found[2], "they have one link and two titles");
     }
 
     #[test]

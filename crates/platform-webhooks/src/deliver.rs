@@ -281,12 +281,12 @@ impl PgWebhooks {
         Ok(())
     }
 
-    /// What waits for a webhook that was disabled waits on.
-    async fn hold(&self, account: &AccountId, id: &str) -> Result<()> {
+    /// What waits for a webhook that was disabled waits on; whether there is one that is enabled.
+    async fn hold(&self, account: &AccountId, id: &str) -> Result<bool> {
         let mut conn = self.db.conn().await?;
         let holding = conn.transaction::<_, Error, _>(async |conn| match repository::lock(conn, account, id).await? {
-            Some(row) if !row.enabled => repository::hold(conn, account, id, None).await,
-            _ => Ok(()),
+            Some(row) if !row.enabled => repository::hold(conn, account, id, None).await.map(|()| false),
+            found => Ok(found.is_some()),
         });
         holding.await
     }
@@ -354,8 +354,12 @@ impl Attempts {
         if self.webhooks.listeners(&account).await?.iter().any(|known| known.id == webhook) {
             return Ok(true);
         }
-        self.webhooks.hold(&account, webhook).await?;
-        Ok(false)
+        let is_enabled = self.webhooks.hold(&account, webhook).await?;
+        if is_enabled {
+            // Others have made it or enabled it since.
+            self.webhooks.known.forget_all();
+        }
+        Ok(is_enabled)
     }
 
     /// A wait, a tenth longer or shorter, so that those who failed together do not come back together.

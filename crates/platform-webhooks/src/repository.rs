@@ -402,7 +402,7 @@ const NOTE: &str = "WITH tried AS (
     ), noted AS (
         UPDATE webhook_deliveries d SET status = tried.status,
             attempts = jsonb_path_query_array(d.attempts || tried.attempt, '$[last - 49 to last]'),
-            tries = d.tries + 1, next_ms = tried.next_ms, forced = false
+            tries = d.tries + 1, next_ms = tried.next_ms
         FROM tried WHERE d.id = tried.id AND d.next_ms = tried.lease
     ), receiver AS (
         SELECT account, webhook, bool_or(status = 'succeeded') AS succeeded, max(disables) AS disables, max(now) AS now,

@@ -338,7 +338,7 @@ async fn a_server_that_forgot_its_session_begins_another_and_one_that_is_silent_
     let (app, mcp) = (app().await, FakeMcpServer::start());
     mcp.set_tools(&["echo", "hang"]);
     mcp.forget_session();
-    let server = exposed(&app, "s", &mcp, json!({"timeoutMs": 1000})).await;
+    let server = exposed(&app, "s", &mcp, json!({})).await;
     profile(&app, json!({"name": "default", "newToolPolicy": "enabled", "servers": [{"toolServerId": server}]})).await;
     let key = app.key().to_owned();
     for _ in 0..2 {
@@ -350,6 +350,8 @@ async fn a_server_that_forgot_its_session_begins_another_and_one_that_is_silent_
     assert_eq!(refreshed.status, 200, "{}", refreshed.body);
     let health = async || app.get("/mcp-gateway/servers").await.body["items"][0]["health"].clone();
     assert_eq!(health().await, "ok");
+    let changed = app.patch(&format!("/tool-servers/{server}"), json!({"timeoutMs": 1000})).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
     assert_eq!(wrong(&called(&app, &key, "", "s__hang", json!({})).await), "UPSTREAM_TIMEOUT");
     eventually("it is known to be silent", async || (health().await == "degraded").then_some(())).await;
 }

@@ -330,8 +330,11 @@ const MORE: Record<string, Call[]> = {
   tenants: ["GET /v1/tenant-usage/{tenantId}", "GET /v1/tenant-integrations", "POST /v1/tenant-integrations/{app}/connect", "DELETE /v1/tenant-integrations/accounts/{accountId}", "POST /v1/tenant-mcp", "POST /v1/tenant-mcp/{id}/reconnect", "DELETE /v1/tenant-mcp/{id}"],
 };
 
-/// What the frame asks of every caller: which lists there are for them.
-export const LISTS = [...GROUPS.map((of) => `GET ${of.path}`), "POST /v1/assistants/chats", "GET /v1/agents/threads"];
+/// What the frame asks of every caller: which lists there are for them, and what they may make.
+export const FIRST_CALLS = [
+  ...GROUPS.map((of) => `GET ${of.path}`), "POST /v1/assistants/chats", "GET /v1/agents/threads",
+  ...GROUPS.filter((of) => of.create).map((of) => `POST ${of.create!.path ?? of.path}`),
+];
 
 /// The calls of a page.
 export function callsOf(page: string): string[] {

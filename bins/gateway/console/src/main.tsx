@@ -3,7 +3,7 @@ import { Component, render, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "./style.css";
 import { call } from "./api.ts";
-import { callsOf, group, GROUPS, type Group, isOpen, LISTS, type Record_ } from "./groups.ts";
+import { callsOf, FIRST_CALLS, group, GROUPS, type Group, isOpen, type Record_ } from "./groups.ts";
 import { Confirm, Failure, type Tab, useLoad } from "./parts/basic.tsx";
 import { Calls } from "./parts/calls.tsx";
 import { type Command, Palette } from "./parts/palette.tsx";
@@ -175,12 +175,16 @@ function Frame(): JSX.Element {
 
 function Console({ problem }: { problem: string | null }): JSX.Element {
   const [, redraw] = useState(0);
+  const [tries, setTries] = useState(0);
+  const [error, setError] = useState<Error | null>(null);
   useEffect(() => onIdentity(() => redraw((turn) => turn + 1)), []);
   const who = identity;
   useEffect(() => {
-    if (who && !allTried(LISTS)) void tryOut(LISTS).then(() => redraw((turn) => turn + 1));
-  }, [who]);
-  if (who && !allTried(LISTS)) return <main class="login"><p role="status">Looking at what you may do…</p></main>;
+    setError(null);
+    if (who && !allTried(FIRST_CALLS)) void tryOut(FIRST_CALLS).then(() => redraw((turn) => turn + 1), setError);
+  }, [who, tries]);
+  if (who && error) return <main class="login"><Failure error={error} /><button type="button" onClick={() => setTries(tries + 1)}>Try again</button></main>;
+  if (who && !allTried(FIRST_CALLS)) return <main class="login"><p role="status">Looking at what you may do…</p></main>;
   return who ? <Frame /> : <LogIn problem={problem} />;
 }
 

@@ -207,10 +207,14 @@ export async function tryOut(calls: string[]): Promise<void> {
     const hasBody = /^P/.test(method);
     const address = path.replace(/\{\w+\}/g, nothing) + (hasBody ? "" : "?limit=1");
     const answer = await fetch(address, { method, headers, body: hasBody ? "{" : undefined });
-    await answer.arrayBuffer();
-    if (answer.status !== 429) return void tried.set(call, answer.status !== 403);
-    await new Promise((done) => setTimeout(done, 1000 * Number(answer.headers.get("Retry-After") ?? 1)));
-    await tell(call);
+    const said = await answer.text();
+    if (answer.status === 429) {
+      await new Promise((done) => setTimeout(done, 1000 * Number(answer.headers.get("Retry-After") ?? 1)));
+      return tell(call);
+    }
+    if (answer.status === 401) lost(JSON.parse(said).message);
+    if (answer.status === 401 || answer.status >= 500) throw new Error(`The server answered ${answer.status}.`);
+    tried.set(call, answer.status !== 403);
   };
   await Promise.all(calls.filter(isUnknown).map(tell));
 }

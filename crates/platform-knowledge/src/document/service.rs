@@ -9,6 +9,7 @@ use platform_files::{FileService, NewFile, PgFileService};
 use platform_jobs::Jobs;
 use platform_runtime::{Budget, Catalog, ChildPool};
 use serde_json::Value;
+use tracing::warn;
 
 use super::{
     model::{
@@ -455,7 +456,14 @@ impl DocumentService for PgKnowledge {
             }
             _ => false,
         };
-        let reread = if is_read { self.reread(account, row).await? } else { None };
+        let was_read = !row.unread;
+        let reread = match if is_read { self.reread(account, row).await } else { Ok(None) } {
+            Err(error) if was_read => {
+                warn!(document = %id, %error, "A file could not be read again; its document is indexed as it is.");
+                None
+            }
+            reread => reread?,
+        };
         self.index_again(account, id, reread).await
     }
 

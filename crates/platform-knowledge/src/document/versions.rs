@@ -75,7 +75,7 @@ pub(crate) async fn add(conn: &mut Conn, document: &DocumentRow, change: Change<
 }
 
 /// What is said of a version whose text is what the file says.
-pub(crate) const OF_FILE: &str = "The file was read again.";
+pub(crate) const OF_FILE: &str = "The file could be read.";
 
 /// Whether the text of a document that was made of a file is still what was read of it.
 pub(crate) async fn is_of_file(conn: &Conn, account: &AccountId, document: &str) -> Result<bool> {

@@ -13,7 +13,7 @@ use crate::{
 };
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result, Timestamp, search_words, whole_words};
+use platform_core::{AccountId, Error, Result, Timestamp, search_words, unsplit_words};
 use platform_db::Conn;
 use platform_jobs::{Work, enqueue_or_wake_in};
 
@@ -31,7 +31,7 @@ const MOST_WORD: usize = 1000;
 
 /// The words of a text that the index keeps: PostgreSQL takes 2,046 bytes, the account before each among them.
 pub(crate) fn kept_words(text: &str) -> String {
-    let words = whole_words(text).fold(search_words(text), |words, whole| words + " " + &whole);
+    let words = unsplit_words(text).fold(search_words(text), |words, whole| words + " " + &whole);
     let is_kept = |word: &&str| word.len() <= MOST_WORD;
     if words.split(' ').all(|word| is_kept(&word)) {
         return words;

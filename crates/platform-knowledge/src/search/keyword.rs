@@ -96,10 +96,6 @@ fn statement(bounds: &Bounds) -> String {
             SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
                 SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.query
                 LIMIT {MOST_COUNTED}) hit
-        ), above AS MATERIALIZED (
-            SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
-                SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.above
-                LIMIT {MOST_WEIGHED}) hit
         ), counted AS MATERIALIZED (
             SELECT asked.*, coalesce(pieces, 0) AS pieces
             FROM asked LEFT JOIN (SELECT n, count(*) AS pieces FROM hits GROUP BY n) h USING (n)
@@ -116,10 +112,14 @@ fn statement(bounds: &Bounds) -> String {
             SELECT * FROM sought WHERE pieces >= {MOST_COUNTED} AND NOT EXISTS (SELECT FROM rare)
         ), matching AS MATERIALIZED (
             SELECT * FROM rare UNION ALL {common}
+        ), above AS (
+            SELECT hit.document_id, hit.position, weight FROM (SELECT DISTINCT n, weight FROM matching) m
+            JOIN asked USING (n) CROSS JOIN LATERAL (
+                SELECT hits.document_id, hits.position FROM chunks hits {within}
+                WHERE hits.account_id || '' = $1 AND hits.words @@ asked.above LIMIT {MOST_WEIGHED}) hit
         ), candidates AS (
             SELECT document_id, position FROM (
-                SELECT document_id, position, weight FROM matching
-                UNION ALL SELECT hits.document_id, hits.position, weight FROM above hits JOIN sought USING (n) {within}
+                SELECT document_id, position, weight FROM matching UNION ALL SELECT * FROM above
             ) m GROUP BY 1, 2 ORDER BY sum(weight) DESC, 1, 2 LIMIT {MOST_WEIGHED}
         ), weighed AS (
             SELECT c.*, d.name,
