@@ -528,7 +528,7 @@ await step("a quota is a bar that says when it begins anew", async () => {
   await page.waitForSelector(".quota.near");
   const bar = page.getByRole("progressbar");
   assert.ok(Number(await bar.getAttribute("aria-valuenow")) >= 80);
-  assert.match(await page.locator(".quotas").textContent(), /resets in/);
+  assert.match(await page.locator(".quotas").textContent(), /resets (in \d|tomorrow)/);
   await check(page, "quotas");
   await picture(page, "quotas");
   // An end user has quotas of their own, and is given more there.

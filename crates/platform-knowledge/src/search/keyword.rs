@@ -51,9 +51,8 @@ struct Row {
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
 /// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
 /// once, which counts them; those that have most of what is rare are weighed, and above all those that have it in a
-/// heading or in the name. A word is kept with a prefix of its account;
-/// pieces that were indexed before that have the account as another word. `|| ''` keeps PostgreSQL from going through all
-/// pieces of the account beside those of the word.
+/// heading or in the name. A word is kept with a prefix of its account; pieces that were indexed before that have the
+/// account as another word. `|| ''` keeps PostgreSQL from going through all pieces of the account beside those of the word.
 fn statement(bounds: &Bounds) -> String {
     // Where any document may be found, none need be read for that, and the pieces that counted a common word will do.
     let (within, common) = if *bounds == Bounds::default() {
