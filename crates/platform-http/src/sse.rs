@@ -68,7 +68,8 @@ struct Connection {
     last: Last,
     /// What is left of the newest frame.
     rest: Bytes,
-    _place: Option<StreamPlace>,
+    /// What ends by itself has none, and its reader could not come back to it.
+    place: Option<StreamPlace>,
     of: Follower,
     ends: Instant,
     spoke: Instant,
@@ -160,7 +161,7 @@ fn connect(
     let ends = now + lifetime.unwrap_or(LONGEST);
     let rest = Bytes::new();
     let (spoke, judged, over) = (now, now, false);
-    let connection = Connection { frames, last, rest, _place: place, of, ends, spoke, judged, over };
+    let connection = Connection { frames, last, rest, place, of, ends, spoke, judged, over };
     stream::unfold(connection, |mut connection| async move {
         let mut piece = std::mem::take(&mut connection.rest);
         if piece.is_empty() {
@@ -181,7 +182,7 @@ impl Connection {
             if Instant::now() < self.ends.min(self.judged + RIGHTS) {
                 tokio::select! {
                     biased;
-                    () = self.of.http.closing.cancelled() => return self.end(Some(SHUTDOWN)),
+                    () = self.of.http.closing.cancelled(), if self.place.is_some() => return self.end(Some(SHUTDOWN)),
                     frame = self.frames.next() => match frame {
                         Some(Ok(frame)) => return Some(frame),
                         None => return self.end(None),

@@ -144,8 +144,14 @@ async fn write_one_by_one(db: &Db, rows: Vec<CallRow>) -> Vec<CallRow> {
             left.push(row);
         }
     }
-    let is_away = left.len() == count && db.conn().await.is_err();
-    if is_away { left } else { Vec::new() }
+    if left.len() < count || can_write(db).await { Vec::new() } else { left }
+}
+
+async fn can_write(db: &Db) -> bool {
+    match db.conn().await {
+        Ok(mut conn) => platform_db::can_write(&mut conn).await.is_ok(),
+        Err(_) => false,
+    }
 }
 
 async fn write(db: &Db, rows: &[CallRow]) -> Result<()> {

@@ -5,7 +5,8 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
 use platform_core::{
-    Credential, Error, ErrorKind, Id, Object, Result, Timestamp, json_length, millis, run_blocking, sha256_hex, spawn,
+    AccountId, Credential, Error, ErrorKind, Id, Object, Result, Timestamp, json_length, millis, run_blocking,
+    sha256_hex, spawn,
 };
 use platform_db::{Idempotency, code::IDEMPOTENCY_IN_PROGRESS};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
@@ -56,6 +57,8 @@ pub(crate) enum Called {
     Result(Value),
     /// An error of the protocol, by the upstream.
     Refused(i32, String, Option<Value>),
+    /// What is said of a call without a result of the tool.
+    Failed(Value),
 }
 
 /// A call that is about to be made.
@@ -142,7 +145,7 @@ impl Calling {
             Target::Platform(..) => None,
         };
         if let Some(result) = self.spent().await {
-            return Called::Result(result);
+            return Called::Failed(result);
         }
         let mut before = Before {
             input_responses: message.params.get("inputResponses").cloned(),
@@ -151,10 +154,10 @@ impl Calling {
         if tool.requires_approval
             && let Some(result) = self.approval(message, &mut before).await
         {
-            return Called::Result(result);
+            return Called::Failed(result);
         }
         if let Some(result) = self.declined(&mut before).await {
-            return Called::Result(result);
+            return Called::Failed(result);
         }
         let (called, outcome, code) = match &tool.target {
             Target::Platform(kind, id) => self.platform(*kind, id).await,
@@ -172,6 +175,7 @@ impl Calling {
         let called = if tool.requires_approval { self.still_approved(called) } else { called };
         match called {
             Called::Result(result) => Called::Result(self.note(outcome, code, result).await),
+            Called::Failed(result) => Called::Failed(self.note(outcome, code, result).await),
             Called::Refused(number, reason, data) => {
                 self.note(outcome, code, json!({"code": number, "message": reason})).await;
                 Called::Refused(number, reason, data)
@@ -349,7 +353,14 @@ impl Calling {
         before.request_state.take_if(|state| state == LOG_IN_STATE)?;
         let answer = before.input_responses.take().unwrap_or_default();
         let is_declined = answer[CONNECT]["action"].as_str().is_some_and(|action| action != "accept");
-        if is_declined { Some(self.refused(NOT_CONNECTED, "The log-in was declined.").await) } else { None }
+        if !is_declined {
+            return None;
+        }
+        // Whoever declined there has used up the address.
+        if let Some(server) = &self.server {
+            self.gateway.log_ins.invalidate(&self.log_in_key(server));
+        }
+        Some(self.refused(NOT_CONNECTED, "The log-in was declined.").await)
     }
 
     /// Calls a tool of a server.
@@ -367,7 +378,7 @@ impl Calling {
             Err(error) => return failed_by(&error),
         };
         let call = McpCall {
-            id: ToolCall::new_id(),
+            id: self.asking.call_id.clone().unwrap_or_else(ToolCall::new_id),
             arguments: self.arguments.clone(),
             with,
             capabilities: if message.is_modern { message.capabilities.clone() } else { json!({}) },
@@ -420,7 +431,7 @@ impl Calling {
                 if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
                     return Ok(Rights::Given(UpstreamCredentials::Connection(connection)));
                 }
-                let key = (caller.account.clone(), server.id().to_owned(), self.asking.viewer.name.clone());
+                let key = self.log_in_key(server.id());
                 if let Some(begun) = self.gateway.log_ins.get(&key) {
                     return Ok(Rights::LogIn(begun));
                 }
@@ -436,6 +447,11 @@ impl Calling {
                 Ok(Rights::LogIn(url))
             }
         }
+    }
+
+    /// Under what the address is kept where this caller logs in to a server.
+    fn log_in_key(&self, server: &str) -> (AccountId, String, String) {
+        (self.asking.viewer.caller.account.clone(), server.to_owned(), self.asking.viewer.name.clone())
     }
 
     /// Logs in to a server whose tools are not known yet.
@@ -465,7 +481,7 @@ impl Calling {
             let said = [("message".to_owned(), reason.into()), ("connectUrl".to_owned(), url.into())];
             error_result(NOT_CONNECTED, Object::from_iter(said))
         };
-        (Called::Result(result), CallOutcome::Denied, Some(NOT_CONNECTED.to_owned()))
+        (Called::Failed(result), CallOutcome::Denied, Some(NOT_CONNECTED.to_owned()))
     }
 
     /// Asks an assistant or has an agent work.
@@ -567,5 +583,5 @@ fn failed_with(code: &str, said: Object) -> (Called, CallOutcome, Option<String>
         "FORBIDDEN" | NOT_CONNECTED => CallOutcome::Denied,
         _ => CallOutcome::UpstreamError,
     };
-    (Called::Result(error_result(code, said)), outcome, Some(code.to_owned()))
+    (Called::Failed(error_result(code, said)), outcome, Some(code.to_owned()))
 }

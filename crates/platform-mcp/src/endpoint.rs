@@ -48,6 +48,8 @@ pub struct Asking {
     pub profile: Option<String>,
     /// Headers that the body must agree with.
     pub headers: McpHeaders,
+    /// Id of the call that is made, the same whenever it is repeated under one `Idempotency-Key`.
+    pub call_id: Option<String>,
     /// `X-Upstream-Authorization`.
     pub upstream: Option<Secret>,
     /// The client reads streams.
@@ -92,8 +94,10 @@ type Viewers = Pin<Box<dyn Stream<Item = Viewer>>>;
 
 /// How a message is answered.
 pub enum McpReply {
-    /// With one message, under a status.
-    Message(u16, Value),
+    /// With one message.
+    Message(Value),
+    /// With one message that says why there is no result; whoever repeats it tries again.
+    Failed(u16, Value),
     /// With one message that is JSON already.
     Json(String),
     /// With a status alone.
@@ -106,7 +110,7 @@ pub enum McpReply {
 
 impl From<Failure> for McpReply {
     fn from(failure: Failure) -> Self {
-        Self::Message(failure.status, failure.message)
+        Self::Failed(failure.status, failure.message)
     }
 }
 
@@ -129,7 +133,7 @@ impl PgMcpGateway {
             Ok(Incoming::Notification) => return Ok(McpReply::Nothing(202)),
             Err(failure) => return Ok(failure.into()),
         };
-        let answer = |result: Value| Ok(McpReply::Message(200, message.answer(result)));
+        let answer = |result: Value| Ok(McpReply::Message(message.answer(result)));
         match (message.method.as_str(), message.is_modern) {
             ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
             ("ping" | "logging/setLevel", false) => answer(json!({})),
@@ -234,7 +238,7 @@ impl PgMcpGateway {
             match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
                     let calling = Calling::new(self, asking, &view, &name, arguments);
-                    return Ok(McpReply::Message(200, message.answer(calling.found(result).await)));
+                    return Ok(McpReply::Message(message.answer(calling.found(result).await)));
                 }
                 search::Found::Call(tool, given) => (name, arguments) = (tool, given),
                 // Its tools are called through `call_tool` alone.
@@ -260,7 +264,7 @@ impl PgMcpGateway {
             && let Err(error) = count().await
         {
             let result = calling.refused(error.code().as_str(), error.message()).await;
-            return Ok(McpReply::Message(200, message.answer(result)));
+            return Ok(McpReply::Failed(200, message.answer(result)));
         }
         let streams = calling.reads_streams() && (message.progress_token().is_some() || message.log_level().is_some());
         if !streams {
@@ -273,13 +277,16 @@ impl PgMcpGateway {
 /// What came of a call, as a reply.
 fn replied(message: &Message, called: Called) -> McpReply {
     match called {
-        Called::Result(result) => McpReply::Message(200, message.answer(result)),
+        Called::Result(result) => McpReply::Message(message.answer(result)),
+        Called::Failed(result) => McpReply::Failed(200, message.answer(result)),
         Called::Refused(code, reason, data) => {
             let failure = message.fail(if code == protocol::MISSING_CAPABILITY { 400 } else { 200 }, code, &reason);
-            McpReply::from(match data {
+            let Failure { status, message } = match data {
                 Some(data) => failure.with(data),
                 None => failure,
-            })
+            };
+            // What the upstream says of a call is what came of it.
+            if status == 200 { McpReply::Message(message) } else { McpReply::Failed(status, message) }
         }
     }
 }
@@ -302,7 +309,7 @@ async fn stream_of(calling: Calling, tool: crate::surface::Tool, message: Messag
         let mut underway = underway?;
         match underway.next().await {
             Next::Update(update) => Some((update, Some(underway))),
-            Next::End(McpReply::Message(_, last)) => Some((last, None)),
+            Next::End(McpReply::Message(last) | McpReply::Failed(_, last)) => Some((last, None)),
             Next::End(_) => None,
         }
     });

@@ -22,6 +22,8 @@ use crate::{
 pub const MCP_PROFILE: Kind = Kind::of_account("profile");
 /// Of an account.
 const MOST_PROFILES: i64 = 200;
+/// Tools of a server that are known as seen, those that are gone with them.
+const MOST_SEEN: usize = 5_000;
 /// Slugs that are tried when the one made of the name is taken.
 const TRIES: i64 = 100;
 
@@ -47,6 +49,10 @@ impl PgMcpGateway {
             if is_put_in || of_server.is_empty() && is_unseen_before(&server) {
                 let named = |tool: &ToolDefinition| (tool.function.name.clone(), digest(tool));
                 *of_server = run_blocking(move || Ok(server.tools().iter().map(named).collect())).await?;
+            } else if of_server.len() > MOST_SEEN {
+                // What is gone since is new when it comes back.
+                let now: HashSet<&str> = server.tools().iter().map(|tool| tool.function.name.as_str()).collect();
+                of_server.retain(|name, _| now.contains(name.as_str()));
             }
         }
         seen.retain(|id, _| settings.servers.iter().any(|of| of.tool_server_id == *id));

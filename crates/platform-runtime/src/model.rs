@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use platform_core::{AccountId, Code, Error, Id, Money, Result};
+use platform_core::{AccountId, Code, Error, Id, Money, Result, sha256_hex};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::Instrument;
@@ -413,6 +413,11 @@ impl ToolCall {
     /// An id that no other call has: results and repeated requests are told apart by it.
     pub fn new_id() -> String {
         format!("call_{}", Id::<Self>::generate().as_str().replace('-', ""))
+    }
+
+    /// The id of a call that is told apart from others by something else.
+    pub fn id_of(what: &str) -> String {
+        format!("call_{}", &sha256_hex(what)[..32])
     }
 }
 

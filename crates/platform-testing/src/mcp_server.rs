@@ -326,6 +326,19 @@ async fn call(state: &State, request: &ToolRequest, body: &Value, is_modern: boo
         });
         return HttpResponse::Ok().content_type("text/event-stream").streaming(pings);
     }
+    if name.ends_with("held") {
+        let began = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {
+            "progressToken": body["params"]["_meta"]["progressToken"], "progress": 1}});
+        let whole = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+        let mut changes = state.changes.subscribe();
+        let end = stream::once(async move {
+            let _ = changes.changed().await;
+            whole
+        });
+        let event = |event: Value| Ok::<_, actix_web::Error>(Bytes::from(format!("data: {event}\n\n")));
+        let events = stream::iter([began]).chain(end).map(event);
+        return HttpResponse::Ok().content_type("text/event-stream").streaming(Box::pin(events));
+    }
     if name.ends_with("broken") {
         let calls = state.recorded.lock().expect("lock");
         let calls = calls.iter().filter(|call| call.json()["params"]["name"] == name).count();

@@ -190,7 +190,8 @@ impl ClientHandler for Client {
 
 impl McpClients {
     pub fn new(egress: Egress, tokens: Arc<Tokens>, apps: Arc<dyn Connections>, changed: Arc<ChangedServers>) -> Self {
-        let clients = Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE).build();
+        let clients =
+            Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE).support_invalidation_closures().build();
         Self { egress, tokens, apps, clients, changed }
     }
 
@@ -338,11 +339,12 @@ impl McpClients {
         let until = Instant::now() + longest;
         let late = || Failure::new("UPSTREAM_TIMEOUT", format!("The call takes more than {} ms.", longest.as_millis()));
         let place = timeout_at(until, self.egress.of(&server.account).place()).await.map_err(|_| late())?;
+        let left = until.saturating_duration_since(Instant::now());
         if let Ok(done) = timeout_at(until, work).await {
             return Ok((done?, place));
         }
-        // Who waits shorter than the server may take says nothing of it.
-        if longest.as_millis() >= u128::from(server.settings.timeout_ms) {
+        // Who waited much shorter than the server may take says nothing of it.
+        if left >= Duration::from_millis(server.settings.timeout_ms.into()).mul_f64(0.9) {
             self.clients.invalidate(&key(server, with));
             self.degrade(server, &late());
         }
@@ -411,7 +413,9 @@ impl McpClients {
 
     /// A server that is gone is connected to no longer.
     pub fn forget(&self, server: &Changed) {
-        self.clients.invalidate(&(server.clone(), String::new()));
+        let server = server.clone();
+        // The cache knows predicates: see where it is built.
+        let _ = self.clients.invalidate_entries_if(move |(of, _), _| *of == server);
     }
 
     /// A connection that is there, or a new one; `stale`: a token that was refused.

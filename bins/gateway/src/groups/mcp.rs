@@ -14,6 +14,7 @@ use platform_mcp::{
     Asking, Change, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile,
     SwitchesPut, ToolSwitches, Viewer, purge_audit,
 };
+use platform_runtime::ToolCall;
 use platform_toolservers::TOOL_SERVER;
 use platform_vault::Secret;
 use serde::Deserialize;
@@ -139,6 +140,7 @@ fn asking(request: &Request) -> Result<Asking> {
             name,
             params: params.collect(),
         },
+        call_id: request.once.as_ref().map(|once| ToolCall::id_of(&format!("{} {}", once.scope, once.body_hash))),
         upstream: text(UPSTREAM).map(Secret::from),
         // What is kept for whoever repeats it is one message.
         reads_streams: request.once.is_none()
@@ -168,11 +170,8 @@ async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 fn replied(reply: McpReply, request: &Request) -> Result<Answer> {
     match reply {
-        McpReply::Message(status, message) => {
-            let is_done = message["result"].is_object() && message["result"]["isError"] != true;
-            let answer = Answer::json(status, &message)?;
-            Ok(if is_done { answer } else { answer.not_kept() })
-        }
+        McpReply::Message(message) => Answer::json(200, &message),
+        McpReply::Failed(status, message) => Ok(Answer::json(status, &message)?.not_kept()),
         McpReply::Json(message) => Ok(Answer::raw_json(200, message)),
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
         McpReply::Stream(messages) => {

@@ -115,9 +115,8 @@ async fn paying(
     project: Option<&String>,
     within: Option<&[String]>,
 ) -> Result<Option<String>> {
-    let Some(project) = project.filter(|project| within.is_none_or(|within| within.contains(project))) else {
-        return Ok(None);
-    };
+    let project = project.filter(|project| within.is_none_or(|within| within.contains(project)));
+    let Some(project) = project.filter(|_| knowledge.embedding_model().is_some()) else { return Ok(None) };
     let of = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::project_id.eq(project)));
     let is_any: bool = diesel::select(diesel::dsl::exists(of)).get_result(&mut *knowledge.db.conn().await?).await?;
     Ok(is_any.then(|| project.clone()))

@@ -1,6 +1,9 @@
 //! The files of skills: what lies in their folders, under which paths, and what version that is.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 use diesel::{
     QueryableByName,
@@ -135,9 +138,9 @@ impl Listing {
 
     /// The instructions of the skill.
     pub fn main(&self) -> Option<&(String, FileRow)> {
-        let is_called = |path: &str, name: &str| path.eq_ignore_ascii_case(name);
-        let stem = |path: &str| path.rsplit_once('.').map_or_else(|| path.to_owned(), |(stem, _)| stem.to_owned());
-        let named = self.files.iter().find(|(path, _)| is_called(path, "SKILL.md"));
+        let is_called = |path: &Path, name: &str| path.as_os_str().eq_ignore_ascii_case(name);
+        let named = self.files.iter().find(|(path, _)| is_called(Path::new(path), "SKILL.md"));
+        let stem = |path: &str| Path::new(path).with_extension("");
         let named = named.or_else(|| self.files.iter().find(|(path, _)| is_called(&stem(path), "SKILL")));
         named.or(self.files.as_slice().first())
     }
