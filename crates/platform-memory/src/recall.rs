@@ -11,11 +11,11 @@ use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SaidOnce, SecondaryCal
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::service::PgMemory;
+use crate::{block::indented, service::PgMemory};
 
 /// Turns of a bucket that are looked at, the newest.
 pub(crate) const MOST_TURNS: usize = 300;
-/// Of them those whose meaning is compared: the newest, and those that say most of the words.
+/// Turns whose vectors are asked for at once: half of them say most of the words, the rest are the newest.
 const MOST_EMBEDDED: usize = 64;
 /// Messages that are recalled when a chat begins and when the model searches, and tokens of them together (contract 11).
 const MOST_AT_START: usize = 6;
@@ -114,7 +114,7 @@ pub(crate) fn sought(question: &str) -> Vec<String> {
 
 /// What was said in a turn, as the model gets it.
 fn text(turn: &EarlierTurn) -> String {
-    let said = turn.said.iter().map(|said| format!("{}: {}", said.role.as_str(), said.content));
+    let said = turn.said.iter().map(|said| format!("{}: {}", said.role.as_str(), indented(&said.content)));
     said.collect::<Vec<_>>().join("\n")
 }
 
@@ -174,19 +174,28 @@ async fn by_meaning(
     by_words: &[usize],
     question: &str,
 ) -> (Vec<usize>, Option<SecondaryCall>) {
-    let mut compared: Vec<usize> = by_words.iter().copied().take(MOST_EMBEDDED / 2).collect();
-    let newest: Vec<usize> = (0..turns.len()).filter(|turn| !compared.contains(turn)).collect();
-    compared.extend(newest.into_iter().take(MOST_EMBEDDED - compared.len()));
-    let (mut candidates, mut ask) = (Vec::new(), Vec::new());
-    for turn in compared {
-        let text = text(&turns[turn]);
-        let key = format!("{model} {}", sha256_hex(&text));
-        let known = memory.vectors.get(&key);
-        if known.is_none() {
-            ask.push(text);
+    let (vectors, model, turns) = (memory.vectors.clone(), model.to_owned(), turns.to_vec());
+    let mut order: Vec<usize> = by_words.iter().copied().take(MOST_EMBEDDED / 2).collect();
+    let preferred: BTreeSet<usize> = order.iter().copied().collect();
+    order.extend((0..turns.len()).filter(|turn| !preferred.contains(turn)));
+    let reading = move || {
+        let (mut candidates, mut ask) = (Vec::new(), Vec::new());
+        for turn in order {
+            let text = text(&turns[turn]);
+            let key = format!("{model} {}", sha256_hex(&text));
+            let known = vectors.get(&key);
+            if known.is_none() {
+                // What there is no room for now is asked for another time.
+                if ask.len() == MOST_EMBEDDED {
+                    continue;
+                }
+                ask.push(text);
+            }
+            candidates.push((turn, key, known));
         }
-        candidates.push((turn, key, known));
-    }
+        Ok((candidates, ask))
+    };
+    let (candidates, mut ask) = run_blocking(reading).await.unwrap_or_default();
     ask.push(question.to_owned());
     let mut embedding = match embed_soon(&*memory.budget.model(payer, None), &ask).await {
         Ok(embedding) => embedding,

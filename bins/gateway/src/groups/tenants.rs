@@ -7,7 +7,7 @@ use platform_agents::ThreadService;
 use platform_auth::SessionService;
 use platform_chat::ChatService;
 use platform_conversation::ASSISTANT;
-use platform_core::{Error, Id, Result};
+use platform_core::{AccountId, Error, Id, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_memory::MemoryService;
 use platform_tenants::TenantService;
@@ -15,7 +15,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::{leaving::Leaving, module::Module};
+use crate::{
+    leaving::{Leaving, with_followers},
+    module::Module,
+};
 
 /// What the handlers use.
 pub(crate) struct Services {
@@ -78,14 +81,21 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant) = (request.account()?, &request.id("tenantId"));
-    // What goes with a tenant goes first, so that whoever is cut off can delete it again.
-    services.tenants.get(account, tenant).await?;
-    services.memory.forget(account, tenant, None).await?;
-    services.leaving.tenant(account, tenant, None).await?;
+    // What goes with a tenant goes first, so that whoever is cut off can delete it again; and whatever happened, once more.
+    let known = services.tenants.get(account, tenant).await;
+    with_followers(known, forget(&services, account, tenant, None)).await?;
     services.tenants.delete(account, tenant).await?;
     // They have ended with it; whoever is remembered is forgotten.
     services.sessions.forget_sessions(tenant).await?;
+    // Until then they could write.
+    forget(&services, account, tenant, None).await?;
     Answer::deleted("tenant", tenant)
+}
+
+/// What is kept of a tenant, or of one of its end users, goes.
+async fn forget(services: &Services, account: &AccountId, tenant: &str, user: Option<&str>) -> Result<()> {
+    services.memory.forget(account, tenant, user).await?;
+    services.leaving.tenant(account, tenant, user).await
 }
 
 /// Which costs.
@@ -166,11 +176,11 @@ async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer
 
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, user) = (request.account()?, &request.id("tenantId"), &request.id("subtenantId"));
-    services.tenants.get_user(account, tenant, user).await?;
-    services.memory.forget(account, tenant, Some(user)).await?;
-    services.leaving.tenant(account, tenant, Some(user)).await?;
+    let known = services.tenants.get_user(account, tenant, user).await;
+    with_followers(known, forget(&services, account, tenant, Some(user))).await?;
     services.tenants.delete_user(account, tenant, user).await?;
     services.sessions.forget_sessions(tenant).await?;
+    forget(&services, account, tenant, Some(user)).await?;
     Answer::deleted("subtenant", user)
 }
 

@@ -19,8 +19,9 @@ use platform_db::{Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 use serde::{Deserialize, Serialize};
 
-/// Chats that are looked at, the newest.
+/// Chats that are looked at: those in which something was said last, of those that were begun last.
 const MOST_CHATS: i64 = 100;
+const MOST_BEGUN: i64 = 1000;
 /// Chats in which a word is looked for, and messages of each, the newest; and messages that are found.
 const MOST_SEARCHED: i64 = 5000;
 const MOST_SEARCHED_MESSAGES: i64 = 200;
@@ -84,8 +85,18 @@ struct ChatState {
 
 /// What counts of a message as it is stored.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Body {
     content: Content,
+    content_source: Option<String>,
+    latency_ms: Option<u64>,
+}
+
+impl Body {
+    /// It stands where a guardrail kept what the user said from the model.
+    fn is_refusal(&self) -> bool {
+        self.content_source.as_deref() == Some("guardrail") && self.latency_ms.is_none()
+    }
 }
 
 #[derive(Deserialize)]
@@ -132,7 +143,7 @@ static OF_END_USER: LazyLock<Statements> = LazyLock::new(|| {
 });
 
 fn statements(whose: &str) -> Statements {
-    Statements { newest: newest(&near(MOST_CHATS, whose)), saying: saying(&near(MOST_SEARCHED, whose)) }
+    Statements { newest: newest(&near(MOST_BEGUN, whose)), saying: saying(&near(MOST_SEARCHED, whose)) }
 }
 
 fn statements_of(bucket: &MemoryBucket) -> &'static Statements {
@@ -140,15 +151,16 @@ fn statements_of(bucket: &MemoryBucket) -> &'static Statements {
 }
 
 /// What counts of a message, as [`Body`].
-fn cut() -> String {
+fn cut(body: &str) -> String {
     format!(
-        "json_build_object('content', json_build_object('message', left(body #>> '{{content,message}}', {MOST_SAID})))::text"
+        "json_build_object('contentSource', {body} ->> 'contentSource', 'latencyMs', {body} -> 'latencyMs',
+            'content', json_build_object('message', left({body} #>> '{{content,message}}', {MOST_SAID})))::text"
     )
 }
 
 fn newest(near: &str) -> String {
     // What was said last may be in one that was begun long ago.
-    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY edited_ms DESC, uid")
+    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY edited_ms DESC, uid LIMIT {MOST_CHATS}")
 }
 
 /// The columns of messages `m`.
@@ -171,7 +183,7 @@ static SAID: LazyLock<String> = LazyLock::new(|| {
             WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
             ORDER BY position DESC LIMIT {MOST_MESSAGES}) m",
         columns("m.body"),
-        cut(),
+        cut("body"),
     )
 });
 
@@ -193,8 +205,15 @@ fn saying(near: &str) -> String {
                 FROM said, generate_series(-1, 1) AS beside) said
             JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
                 AND m.position = said.position
-        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}",
-        columns(&cut()),
+            LEFT JOIN LATERAL (SELECT position FROM messages
+                WHERE account_id = (SELECT account FROM asked) AND conversation = said.uid AND role <> 'user'
+                    AND position > m.position AND m.role = 'user' ORDER BY position LIMIT 1) answer ON true
+            LEFT JOIN messages refused ON refused.account_id = (SELECT account FROM asked)
+                AND refused.conversation = said.uid AND refused.position = answer.position
+                AND refused.body ->> 'contentSource' = 'guardrail' AND refused.body ->> 'latencyMs' IS NULL
+        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}
+            AND refused.position IS NULL",
+        columns(&cut("m.body")),
     )
 }
 
@@ -362,6 +381,15 @@ fn turns_of(said: &[Said], most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
     let (mut turns, mut open) = (Vec::new(), None::<OpenTurn>);
     for Said { chat, role, body, created_ms, position } in said {
         let (body, position): (Body, i32) = (serde_json::from_str(body).map_err(Error::internal)?, *position);
+        if body.is_refusal() {
+            // What the model was not to read then, it is not to read now.
+            if let Some(turn) = &mut open {
+                let kept = turn.said.iter().rposition(|said| said.role != Role::User).map_or(0, |last| last + 1);
+                turn.said.truncate(kept);
+            }
+            turns.extend(open.take().filter(|turn| !turn.said.is_empty()).map(|turn| turn.end(most_between)));
+            continue;
+        }
         let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
         let role = if role == "user" { Role::User } else { Role::Assistant };
         let goes_on = |turn: &OpenTurn| {

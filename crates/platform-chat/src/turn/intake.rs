@@ -95,10 +95,12 @@ impl Intake {
 
     /// What a transcript took is secondary usage of the chat that it is said in first.
     async fn charge_dictation(&self, account: &AccountId, uid: &str, id: &str) {
-        let charging = async {
-            let taken = self.dictations.take_cost(account, id).await?;
-            repository::charge(&self.db, account, uid, taken.as_slice()).await
-        };
+        let (db, dictations) = (self.db.clone(), Arc::clone(&self.dictations));
+        let (account, chat, id) = (account.clone(), uid.to_owned(), id.to_owned());
+        let charging = run_detached("charge dictation", async move {
+            let taken = dictations.take_cost(&account, &id).await?;
+            repository::charge(&db, &account, &chat, taken.as_slice()).await
+        });
         if let Err(error) = charging.await {
             warn!(chat = uid, %error, "What a transcript took could not be counted for its chat.");
         }
