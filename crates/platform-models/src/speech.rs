@@ -9,6 +9,7 @@ use platform_runtime::{Audio, Cost, ModelSpec, Segment, Transcription, Usage};
 use reqwest::multipart::{Form, Part};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::broken::Broken;
 
@@ -56,9 +57,18 @@ fn address(url: &str) -> String {
 struct Answer {
     text: String,
     language: Option<String>,
-    duration: Option<f64>,
+    /// Seconds, as a number or, as OpenAI's own document has it, as text.
     #[serde(default)]
-    segments: Vec<AnswerSegment>,
+    duration: Value,
+    /// Those that are as Whisper has them.
+    #[serde(default)]
+    segments: Value,
+}
+
+impl Answer {
+    fn seconds(&self) -> Option<f64> {
+        self.duration.as_f64().or_else(|| self.duration.as_str()?.parse().ok())
+    }
 }
 
 #[derive(Deserialize)]
@@ -98,16 +108,17 @@ fn is_wordless(text: &str) -> bool {
 /// Reads the text of a recording; `price`: of a minute of it.
 pub(crate) fn read(body: &[u8], audio: &Audio, price: Money) -> Result<Transcription, Broken> {
     let answer: Answer = serde_json::from_slice(body).map_err(|_| Broken::protocol("the answer holds no text"))?;
-    let is_silent = is_wordless(&answer.text)
-        || !answer.segments.is_empty() && answer.segments.iter().all(AnswerSegment::is_silent);
+    let segments = answer.segments.as_array().into_iter().flatten();
+    let segments: Vec<AnswerSegment> = segments.filter_map(|segment| Deserialize::deserialize(segment).ok()).collect();
+    let is_silent = is_wordless(&answer.text) || !segments.is_empty() && segments.iter().all(AnswerSegment::is_silent);
     let text = if is_silent { String::new() } else { answer.text.trim().to_owned() };
     let time = |seconds: f64| Duration::try_from_secs_f64(seconds.clamp(0.0, 1e6)).unwrap_or_default();
-    let segments = answer.segments.into_iter().map(|segment| Segment {
+    let duration = answer.seconds().map(time).filter(|duration| !duration.is_zero()).or(audio.duration);
+    let segments = segments.into_iter().map(|segment| Segment {
         start: time(segment.start),
         end: time(segment.end),
         text: segment.text.trim().to_owned(),
     });
-    let duration = answer.duration.map(time).filter(|duration| !duration.is_zero()).or(audio.duration);
     Ok(Transcription {
         text,
         language: answer.language.and_then(|language| languages::code_of(&language)),
@@ -167,6 +178,11 @@ mod tests {
         assert_eq!(heard.segments[0].start, Duration::from_millis(500));
         let short = read(br#"{"text": "x"}"#, &audio, Money::from_nanos(6_000_000)).expect("a text");
         assert_eq!((short.duration, short.cost.total_cost.nanos()), (audio.duration, 100_000));
+        let odd =
+            br#"{"text": "x", "duration": "8.5", "segments": [{"start": null, "end": 1}, {"start": 0, "end": 1}]}"#;
+        let odd = read(odd, &audio, Money::ZERO).expect("a text");
+        assert_eq!((odd.duration, odd.segments.len()), (Some(Duration::from_millis(8500)), 1));
+        assert!(read(br#"{"text": "x", "segments": null}"#, &audio, Money::ZERO).is_ok());
         assert!(read(b"[]", &audio, Money::ZERO).is_err());
         let said = |body: &str| read(body.as_bytes(), &audio, Money::ZERO).expect("a text").text;
         for silent in ["", " [BLANK_AUDIO] ", "(silence) [ Music ]", "*sighs* ..."] {

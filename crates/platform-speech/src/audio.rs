@@ -29,7 +29,7 @@ pub const AUDIO_WORKS: [Work; 1] = [Work {
 
 /// Media type and extension of a recording, by its first bytes; `None` for what is none.
 pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
-    if is_mpeg_frame(head) {
+    if begins_as_mpeg(head) {
         return Some(("audio/mpeg", "mp3"));
     }
     // A recording of a moment is too short for what else tells it from its kin.
@@ -47,23 +47,51 @@ pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
         "audio/webm" | "video/webm" | "video/x-matroska" => ("audio/webm", "webm"),
         "audio/ogg" | "video/ogg" | "application/ogg" => ("audio/ogg", "ogg"),
         "audio/flac" => ("audio/flac", "flac"),
-        kind if head.get(4..8) == Some(b"ftyp") && !kind.starts_with("image/") => ("audio/mp4", "mp4"),
+        // The pictures of Canon's cameras are in the same container.
+        kind if head.get(4..8) == Some(b"ftyp") && head.get(8..11) != Some(b"crx") && !kind.starts_with("image/") => {
+            ("audio/mp4", "mp4")
+        }
         _ => return None,
     })
 }
 
-/// Whether a frame of MPEG audio begins here (ISO 11172-3 §2.4.2.3), of any version and layer, with checksums or not.
-fn is_mpeg_frame(head: &[u8]) -> bool {
-    let [0xff, second, third, ..] = *head else { return false };
+/// Whether a recording begins with a frame of MPEG audio that another one follows, as far as it goes.
+fn begins_as_mpeg(head: &[u8]) -> bool {
+    let Some(length) = mpeg_frame(head) else { return false };
+    let next = head.get(length..).filter(|next| length > 0 && next.len() >= 3);
+    next.is_none_or(|next| mpeg_frame(next).is_some())
+}
+
+/// The bytes of a frame of MPEG audio (ISO 11172-3 §2.4.2.3) of the second or third layer, with checksums or not; 0 where
+/// it does not say. Nobody records in the first layer, and text of 16 bits may look like it.
+fn mpeg_frame(head: &[u8]) -> Option<usize> {
+    const SECOND: [usize; 15] = [0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384];
+    const THIRD: [usize; 15] = [0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320];
+    const LOWER: [usize; 15] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160];
+    const HERTZ: [usize; 3] = [44_100, 48_000, 32_000];
+    let [0xff, second, third, ..] = *head else { return None };
     let (version, layer) = (second >> 3 & 3, second >> 1 & 3);
-    let (bit_rate, sample_rate) = (third >> 4, third >> 2 & 3);
-    second & 0xe0 == 0xe0 && version != 1 && layer != 0 && bit_rate != 15 && sample_rate != 3
+    if second & 0xe0 != 0xe0 || version == 1 || !matches!(layer, 1 | 2) {
+        return None;
+    }
+    let (kilobits, slots, slower) = match (version, layer) {
+        (3, 2) => (SECOND, 144, 1),
+        (3, _) => (THIRD, 144, 1),
+        (of, 2) => (LOWER, 144, if of == 2 { 2 } else { 4 }),
+        (of, _) => (LOWER, 72, if of == 2 { 2 } else { 4 }),
+    };
+    let bits = kilobits.get(usize::from(third >> 4))? * 1000;
+    let hertz = HERTZ.get(usize::from(third >> 2 & 3))? / slower;
+    Some(if bits == 0 { 0 } else { slots * bits / hertz + usize::from(third >> 1 & 1) })
 }
 
 /// How long a recording is, by its container.
 fn length(bytes: &[u8]) -> Option<Duration> {
     if bytes.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) {
         return webm(bytes);
+    }
+    if bytes.starts_with(b"RIFF") {
+        return wav(bytes);
     }
     if bytes.get(4..8) == Some(b"ftyp")
         && let Some(length) = fragments::length(bytes)
@@ -74,7 +102,31 @@ fn length(bytes: &[u8]) -> Option<Duration> {
     Some(file.properties().duration()).filter(|length| !length.is_zero())
 }
 
-/// The same of `WebM`: what it says, else the time of its last block, since browsers write it as they record.
+/// The same of WAV, by the bytes that it has: one that was written as it was recorded says no size, or any.
+fn wav(bytes: &[u8]) -> Option<Duration> {
+    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let (mut at, mut a_second) = (12, None);
+    while let Some(size) = number(at + 4) {
+        let content = at + 8;
+        match &bytes[at..at + 4] {
+            b"fmt " => a_second = number(content + 8).filter(|rate| *rate > 0),
+            b"data" => {
+                let left = bytes.len() - content;
+                let there = usize::try_from(size).ok().filter(|size| (1..left).contains(size)).unwrap_or(left);
+                let (there, a_second) = (u64::try_from(there).ok()?, u64::from(a_second?));
+                let millis = (there * 1000 + a_second / 2) / a_second;
+                return Some(Duration::from_millis(millis)).filter(|length| !length.is_zero());
+            }
+            _ => {}
+        }
+        // Each begins at an even place.
+        at = content.checked_add(usize::try_from(size).ok()?)?.checked_next_multiple_of(2)?;
+    }
+    None
+}
+
+/// The same of `WebM`: what it says, or the time of its last block where that is later, since browsers write it as they
+/// record.
 fn webm(bytes: &[u8]) -> Option<Duration> {
     const SEGMENT: u32 = 0x1853_8067;
     const INFO: u32 = 0x1549_a966;
@@ -110,7 +162,8 @@ fn webm(bytes: &[u8]) -> Option<Duration> {
         at = if [SEGMENT, INFO, CLUSTER, GROUP].contains(&id) { content } else { next };
     }
     #[expect(clippy::cast_precision_loss, reason = "a time, not a sum")]
-    let ticks = said.filter(|ticks| *ticks > 0.0).or(last.map(|last| last as f64))?;
+    let last = last.map(|last| last as f64);
+    let ticks = said.filter(|ticks| *ticks > 0.0).into_iter().chain(last).reduce(f64::max)?;
     #[expect(clippy::cast_precision_loss, reason = "a time, not a sum")]
     Duration::try_from_secs_f64(ticks * scale as f64 / 1e9).ok().filter(|length| !length.is_zero())
 }
@@ -163,9 +216,20 @@ mod tests {
         let wav = wav(2);
         assert_eq!(format(&wav), Some(("audio/wav", "wav")));
         assert_eq!(length(&wav), Some(Duration::from_secs(2)));
-        for frame in [[0xff, 0xfa, 0x90, 0], [0xff, 0xe3, 0x18, 0], [0xff, 0xfd, 0x80, 0], [0xff, 0xfc, 0x80, 0]] {
-            assert_eq!(format(&frame), Some(("audio/mpeg", "mp3")), "{frame:x?}");
+        let streamed = |size: u32| [&wav[..40], &size.to_le_bytes(), &wav[44..]].concat();
+        for size in [0, u32::MAX, 0x7fff_f000] {
+            assert_eq!(length(&streamed(size)), Some(Duration::from_secs(2)), "it says that it has {size} bytes");
         }
+        assert_eq!(length(&streamed(8000)), Some(Duration::from_secs(1)), "what comes after it is not heard");
+        let frames = [[0xff, 0xfa, 0x90, 0], [0xff, 0xe3, 0x18, 0], [0xff, 0xfd, 0x80, 0], [0xff, 0xfc, 0x80, 0]];
+        for (frame, bytes) in frames.into_iter().zip([417, 72, 417, 417]) {
+            let frame = [&frame[..], &vec![0; bytes - 4]].concat();
+            assert_eq!(format(&frame), Some(("audio/mpeg", "mp3")), "{:x?}", &frame[..4]);
+            assert_eq!(format(&frame.repeat(2)), Some(("audio/mpeg", "mp3")), "{:x?}", &frame[..4]);
+            assert_eq!(format(&[&frame[..], &[0; 9]].concat()), None, "nothing of the kind follows");
+        }
+        let text: Vec<u8> = "\u{feff}Hello".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!((format(&text), format(b"\0\0\0\x18ftypcrx \0\0\0\x01crx isom")), (None, None));
         // Raw AAC begins alike; it has no layer.
         assert_ne!(format(&[0xff, 0xf1, 0x50, 0x80]), Some(("audio/mpeg", "mp3")));
         let short = [b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\x01\x42\x82\x84webm".as_slice(), &[0; 40]].concat();
@@ -188,6 +252,9 @@ mod tests {
         let block = [0xa3, 0x85, 0x81, 0x01, 0xf4, 0x80, 0x00];
         let recording = [ebml.as_slice(), &segment, &info, &cluster, &block].concat();
         assert_eq!(length(&recording), Some(Duration::from_millis(2500)));
+        // One that says less than it holds is as long as what it holds.
+        let less = [0x15, 0x49, 0xa9, 0x66, 0x87, 0x44, 0x89, 0x84, 0x3f, 0x80, 0, 0];
+        assert_eq!(length(&[&ebml[..], &segment, &less, &cluster, &block].concat()), Some(Duration::from_millis(2500)));
         // Whatever is cut off or changed gives some time or none, and ends.
         for cut in 0..recording.len() {
             let _ = length(&recording[..cut]);

@@ -34,7 +34,9 @@ const FETCHED_AT_ONCE: (usize, usize) = (4, 2);
 const OF_END_USER: usize = 2;
 /// The fewest and the most bytes that a second of a recording takes.
 const SPARSEST: u64 = 250;
-const DENSEST: u64 = 8 << 20;
+const DENSEST: u64 = 1 << 20;
+/// The same of one that is not compressed.
+const DENSEST_RAW: u64 = 8 << 20;
 /// What it takes of one that does not say how long it is: 64 kbit.
 const USUAL: u64 = 8000;
 
@@ -101,7 +103,10 @@ impl PgSpeech {
         }
         let place = self.fetching.acquire(account).await;
         let fetched = egress.of(account).get(url).await.map_err(|error| match error {
-            EgressError::TooLarge(reason) => Error::new(Code::PAYLOAD_TOO_LARGE, format!("audioUrl: {reason}")),
+            EgressError::TooLarge(reason) => {
+                let error = Error::new(Code::PAYLOAD_TOO_LARGE, format!("audioUrl: {reason}"));
+                error.with("limitBytes", egress.most_bytes())
+            }
             other => other.into_error("audioUrl"),
         })?;
         if !(200..300).contains(&fetched.status) {
@@ -127,12 +132,13 @@ impl PgSpeech {
     }
 
     /// How long a recording is, as far as its size allows that; by its size alone where its container says nothing.
-    async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Duration {
+    async fn duration(&self, account: &AccountId, bytes: &Bytes, extension: &str) -> Duration {
         let children = &self.needs.children;
         let place = children.place(account).await;
         let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten();
         let size = bytes.len() as u64 * 1000;
-        Duration::from_millis(millis.map_or(size / USUAL, |millis| millis.clamp(size / DENSEST, size / SPARSEST)))
+        let densest = if matches!(extension, "wav" | "flac") { DENSEST_RAW } else { DENSEST };
+        Duration::from_millis(millis.map_or(size / USUAL, |millis| millis.clamp(size / densest, size / SPARSEST)))
     }
 }
 
@@ -177,7 +183,7 @@ impl SpeechService for PgSpeech {
             return Err(Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED));
         };
         let name = format!("recording.{extension}");
-        let duration = timeout_at(until, self.duration(account, &bytes)).await.map_err(late)?;
+        let duration = timeout_at(until, self.duration(account, &bytes, extension)).await.map_err(late)?;
         let payer = Payer {
             account: account.clone(),
             tenant_id: owner.tenant_id.clone(),
@@ -194,7 +200,18 @@ impl SpeechService for PgSpeech {
         };
         let model = budget.model(&payer, None);
         let heard = timeout_at(until, model.transcribe(&audio)).await.map_err(late)?;
-        let heard = heard.map_err(|fault| Error::from(&fault))?;
+        let heard = heard.map_err(|fault| match fault.status {
+            // It hears others; this one is not to its liking.
+            Some(status @ (400 | 413 | 415 | 422)) => {
+                let message = format!(
+                    "The speech engine does not take this recording (it answers {status}): it may be damaged, too short or \
+                     too long. Send one of {}.",
+                    SUPPORTED.join(", ")
+                );
+                Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED)
+            }
+            _ => Error::from(&fault),
+        })?;
         if heard.text.is_empty() {
             return Err(Error::new(code::NO_SPEECH_DETECTED, "Nobody speaks in this recording."));
         }
