@@ -241,6 +241,23 @@ async fn files_are_written_listed_and_read_where_the_machine_has_them() {
     assert_eq!(files("write", inner).await.error(), "URL_NOT_ALLOWED");
     let both = json!({"destinationPath": "/workspace/x", "sourceUrl": "https://a.example/", "content": "x"});
     assert_eq!(files("write", both).await.error(), "VALIDATION_ERROR");
+    // What a program of the machine says of a file is not believed, and shows nothing that is hidden elsewhere.
+    app.patch(&path, json!({"envVars": {"TOKEN": "canary-of-files"}})).await;
+    stopped(&app, &path, &sandbox, false).await;
+    ended(&app, &path).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    let fake = "mkdir -p .local/bin; for name in head mkdir find bash; do \
+        printf '#!/bin/sh\\necho $TOKEN canary-of-%s >&2; exit 1' files > .local/bin/$name; done; chmod +x .local/bin/*; echo x > s";
+    ran(&app, &path, &sandbox, fake).await;
+    for (what, mut body) in [
+        ("read", json!({"path": "/workspace/s"})),
+        ("write", json!({"destinationPath": "/workspace/a/b", "content": "x"})),
+        ("list", json!({"path": "/workspace"})),
+    ] {
+        body["sandboxId"] = json!(sandbox);
+        let answer = app.post(&format!("{path}/sandbox/files/{what}"), body).await;
+        assert!(!answer.body.to_string().contains("canary-of-files"), "{what}: {}", answer.body);
+    }
 }
 
 #[tokio::test]
@@ -475,8 +492,14 @@ async fn a_disk_that_is_far_too_full_ends_its_machine_and_what_was_saved_stays()
     assert_eq!(filled.body["exitCode"], 137, "{}", filled.body);
     let session = ended(&app, &path).await;
     assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("stopped"), &json!("disk-limit")), "{session}");
+    assert!(text(&session["error"]).contains("lost"), "{session}");
     let sandbox = started(&app, &path, json!({})).await;
     assert_eq!(ran(&app, &path, &sandbox, "cat note; ls").await["stdout"], "kept\nnote\n");
+    // A file that is held open and has no name takes its room all the same.
+    let hold = json!({"sandboxId": sandbox, "command":
+        "exec 3> a 4> b; rm a b; fallocate -l 400M /proc/self/fd/3; fallocate -l 400M /proc/self/fd/4; sleep 60"});
+    assert_eq!(app.post(&format!("{path}/sandbox/exec"), hold).await.body["exitCode"], 137);
+    assert_eq!(ended(&app, &path).await["stoppedReason"], "disk-limit");
 }
 
 fn bytes_below(dir: &std::path::Path) -> u64 {
@@ -510,6 +533,22 @@ async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
     assert_eq!(reach(listed.clone(), &by_proxy).await["stdout"], "200");
     let other_host = format!("{call} -H 'Host: evil.example'");
     assert_eq!(reach(listed.clone(), &other_host).await["stdout"], "000");
+    // Nor one of two hosts, nor in a second request of the same stream.
+    let sends = |text: &str| {
+        format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{text}' >&3; timeout 5 cat <&3 | grep -c '^HTTP/1.1 200'")
+    };
+    for requests in [
+        "GET /text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nHost: evil.example\\r\\n\\r\\n",
+        "GET http://evil.example/text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n",
+        "\\r\\nGET /text HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n",
+        "GET /text HTTP/1.1\\r\\nHost : evil.example\\r\\n\\r\\n",
+        "GET /text HTTP/1.1\\r\\n\\r\\n",
+    ] {
+        assert_eq!(reach(listed.clone(), &sends(requests)).await["stdout"], "0\n", "{requests}");
+    }
+    let two =
+        "GET /text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\nGET /text HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n";
+    assert_eq!(reach(listed.clone(), &sends(two)).await["stdout"], "1\n");
     let others = format!(
         "for to in 127.0.0.1:{} 10.0.0.1:80 169.254.169.254:80 evil.example:80; do curl -s -m 3 --noproxy '' -o /dev/null -w '%{{http_code}} ' http://$to/; done",
         app.url().rsplit(':').next().and_then(|port| port.split('/').next()).expect("a port")
@@ -519,7 +558,7 @@ async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
         let said = reach(json!({"networkPolicy": policy}), &format!("{call}; {by_proxy}; {others}")).await;
         assert!(!said["stdout"].as_str().expect("text").contains("200"), "{policy}: {said}");
     }
-    assert_eq!(inside.recorded().len(), 2);
+    assert_eq!(inside.recorded().len(), 3);
     let lookup = reach(json!({"networkPolicy": "deny-all"}), "getent hosts example.com; echo $?").await;
     assert_eq!(lookup["stdout"], "2\n", "nobody answers questions for names");
 }

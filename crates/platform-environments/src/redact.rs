@@ -8,6 +8,8 @@ use platform_vault::spellings;
 
 /// Shorter values are words that stand everywhere.
 const SHORTEST: usize = 6;
+/// Lines of a value are masked by themselves from this length on.
+const LONG_LINE: usize = 12;
 /// Longer forms are found part by part, so that looking costs little whatever the values are.
 const PART: usize = 64;
 /// No part is longer.
@@ -51,6 +53,11 @@ impl Redactor {
         let mut out = masked.push(text);
         out.extend(masked.finish());
         out
+    }
+
+    /// The same of text.
+    pub fn text(&self, text: &str) -> String {
+        String::from_utf8_lossy(&self.whole(text.as_bytes())).into_owned()
     }
 
     /// A text that comes in pieces.
@@ -197,7 +204,10 @@ fn forms_of(value: &str, all: bool) -> Vec<Vec<u8>> {
     if !all {
         return vec![value.as_bytes().to_vec(), STANDARD.encode(value).into_bytes()];
     }
-    spellings(value).into_iter().map(String::into_bytes).collect()
+    // Lines of a key may come one by one; what all keys begin and end with is no secret.
+    let lines = value.lines().map(str::trim).filter(|line| line.len() >= LONG_LINE && !line.starts_with("-----"));
+    let lines = lines.filter(|line| *line != value).map(str::to_owned);
+    spellings(value).into_iter().chain(lines).map(String::into_bytes).collect()
 }
 
 #[cfg(test)]

@@ -135,14 +135,16 @@ pub async fn said(machine: &dyn Machine, command: Command) -> Result<String, San
 
 /// A file's bytes.
 pub async fn read_file(machine: &dyn Machine, path: &str) -> Result<Vec<u8>, FileError> {
-    let line = "[ -e \"$1\" ] || exit 44; [ -f \"$1\" ] || { echo \"$1 is no file\" >&2; exit 1; }
+    let line =
+        "PATH=/usr/bin:/bin:$PATH; [ -e \"$1\" ] || exit 44; [ -f \"$1\" ] || { echo \"$1 is no file\" >&2; exit 1; }
         [ \"$(stat -Lc %s -- \"$1\")\" -le \"$2\" ] || exit 45; exec head -c \"$2\" -- \"$1\"";
-    checked(machine, Command::shell(line, [path, &MOST_BYTES.to_string()])).await
+    let bytes = checked(machine, Command::shell(line, [path, &MOST_BYTES.to_string()])).await?;
+    if bytes.len() as u64 > MOST_BYTES { Err(FileError::TooLarge) } else { Ok(bytes) }
 }
 
 /// Writes a file, and the directories that lead to it.
 pub async fn write_file(machine: &dyn Machine, path: &str, content: Bytes) -> Result<(), FileError> {
-    let line = "[ ! -e \"$1\" ] || [ -f \"$1\" ] || { echo \"$1 is no file\" >&2; exit 1; }
+    let line = "PATH=/usr/bin:/bin:$PATH; [ ! -e \"$1\" ] || [ -f \"$1\" ] || { echo \"$1 is no file\" >&2; exit 1; }
         mkdir -p -- \"$(dirname -- \"$1\")\" && cat > \"$1\"";
     let command = Command { input: content, ..Command::shell(line, [path]) };
     checked(machine, command).await.map(drop)
@@ -150,7 +152,7 @@ pub async fn write_file(machine: &dyn Machine, path: &str, content: Bytes) -> Re
 
 /// What is in a directory, by name; at most [`MOST_ENTRIES`].
 pub async fn list(machine: &dyn Machine, path: &str) -> Result<Vec<Entry>, FileError> {
-    let line = "[ -e \"$1\" ] || exit 44; [ -d \"$1\" ] || { echo \"$1 is no directory\" >&2; exit 1; }
+    let line = "PATH=/usr/bin:/bin:$PATH; [ -e \"$1\" ] || exit 44; [ -d \"$1\" ] || { echo \"$1 is no directory\" >&2; exit 1; }
         cd -- \"$1\" && find . -mindepth 1 -maxdepth 1 -printf '%y %s %f\\0' | head -z -n 20000 | sort -z -k3 | head -z -n \"$2\"";
     let text = checked(machine, Command::shell(line, [path, &MOST_ENTRIES.to_string()])).await?;
     let text = String::from_utf8_lossy(&text);

@@ -20,7 +20,7 @@ use simple_dns::{
     rdata::{A, RData},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    io::{AsyncReadExt, AsyncWriteExt, copy, copy_bidirectional, sink},
     net::{TcpListener, TcpStream, UdpSocket},
     sync::Semaphore,
     task::AbortHandle,
@@ -50,7 +50,10 @@ const NAMED: [u16; 2] = [80, 443];
 const MOST_NAMES: u32 = 60_000;
 /// What is read to see whom a stream is for.
 const MOST_HEAD: usize = 16_384;
+const MOST_HEADERS: usize = 100;
 const HEAD: Duration = Duration::from_secs(10);
+/// Headers of a request that are for the next one on its way alone; the first two are for no server.
+const HOP: [&str; 4] = ["proxy-connection", "proxy-authorization", "connection", "keep-alive"];
 /// A stream on which nothing comes for so long is cut.
 const LONGEST: Duration = Duration::from_hours(2);
 
@@ -232,13 +235,13 @@ impl Rules {
         }
         let head = self.head(&mut stream, port).await?;
         let server = self.connect(&host, port).await.map_err(io::Error::other)?;
-        join(stream, server, &head).await
+        join(stream, server, head).await
     }
 
     /// What a stream begins with, as far as it must be known to judge it.
-    async fn head(&self, stream: &mut TcpStream, port: u16) -> io::Result<Vec<u8>> {
+    async fn head(&self, stream: &mut TcpStream, port: u16) -> io::Result<Beginning> {
         if matches!(self.network, Network::Public) || SERVER_FIRST.contains(&port) {
-            return Ok(Vec::new());
+            return Ok(Beginning::of(Vec::new()));
         }
         let mut head = Vec::with_capacity(2048);
         let reading = async {
@@ -254,10 +257,11 @@ impl Rules {
         let said = timeout(HEAD, reading).await.unwrap_or(Ok(Head::Partial))?;
         let refused = |what: String| Err(io::Error::other(format!("a stream for {what} is not allowed")));
         match said {
-            Head::Names(name) if self.admits_inside(name.as_deref(), port) => Ok(head),
-            Head::Names(name) => refused(name.unwrap_or_default()),
+            Head::Names(name) if self.admits_inside(name.as_deref(), port) => Ok(Beginning::of(head)),
+            Head::Asks(host, request) if self.admits_inside(host.as_deref(), port) => Ok(request),
+            Head::Names(name) | Head::Asks(name, _) => refused(name.unwrap_or_default()),
             Head::Partial | Head::Other if NAMED.contains(&port) => refused("nobody in particular".to_owned()),
-            Head::Partial | Head::Other => Ok(head),
+            Head::Partial | Head::Other => Ok(Beginning::of(head)),
         }
     }
 
@@ -286,9 +290,9 @@ impl Rules {
         let Some(forward) = forward else {
             stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
             let head = self.head(&mut stream, port).await?;
-            return join(stream, server, &head).await;
+            return join(stream, server, head).await;
         };
-        join(stream, server, &forward).await
+        join(stream, server, forward).await
     }
 
     /// Answers questions for names.
@@ -347,8 +351,23 @@ enum Head {
     Partial,
     /// This, if anything.
     Names(Option<String>),
+    /// This, if anything, in the head of a request.
+    Asks(Option<String>, Beginning),
     /// It is of some other protocol.
     Other,
+}
+
+/// How a stream to a server begins.
+struct Beginning {
+    bytes: Vec<u8>,
+    /// What more of it the client may send; `None` = all.
+    left: Option<u64>,
+}
+
+impl Beginning {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, left: None }
+    }
 }
 
 /// The server that a stream names: in the hello of TLS, or in the head of a request.
@@ -366,22 +385,70 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
             Err((error, _)) => Err(io::Error::other(error)),
         };
     }
-    if !head[0].is_ascii_alphabetic() {
-        return Ok(Head::Other);
+    let text = head.trim_ascii_start();
+    if !text.first().is_some_and(u8::is_ascii_alphabetic) {
+        return Ok(if text.is_empty() { Head::Partial } else { Head::Other });
     }
-    let mut headers = [httparse::EMPTY_HEADER; 100];
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
-    match request.parse(head) {
+    match request.parse(text) {
         Ok(httparse::Status::Partial) => Ok(Head::Partial),
-        Ok(httparse::Status::Complete(_)) => Ok(Head::Names(host_header(&request).map(|host| host_of(&host).0))),
+        Ok(httparse::Status::Complete(length)) => {
+            let path = request.path.unwrap_or_default().to_owned();
+            let by_header = host_header(&request)?;
+            // What the target says counts, and is the same (RFC 9112 §3.2.2).
+            let by_target = path.split_once("://").map(|(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
+            let by_target = by_target.map(|authority| host_of(authority).0);
+            if by_target.is_some() && by_target != by_header {
+                return Err(io::Error::other("the request is for two hosts"));
+            }
+            Ok(Head::Asks(by_header, forwarded(&request, &path, &text[length..])))
+        }
+        // What looks like a request and is none may be one to its server.
+        Err(error) if is_like_request(text) => Err(io::Error::other(error)),
         // Some other protocol.
         Err(_) => Ok(Head::Other),
     }
 }
 
-fn host_header(request: &httparse::Request<'_, '_>) -> Option<String> {
-    let host = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"))?;
-    Some(String::from_utf8_lossy(host.value).trim().to_owned())
+/// Whether the first line is that of a request of HTTP before its second version.
+fn is_like_request(text: &[u8]) -> bool {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    [&b" HTTP/1"[..], b" HTTP/0"].iter().any(|version| line.windows(version.len()).any(|at| at == *version))
+}
+
+/// The host that a request names; an error when it names several, or none where it must.
+fn host_header(request: &httparse::Request<'_, '_>) -> io::Result<Option<String>> {
+    let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let host = hosts.next().map(|host| host_of(String::from_utf8_lossy(host.value).trim()).0);
+    let is_missing = host.is_none() && request.version != Some(0);
+    if is_missing || hosts.next().is_some() {
+        return Err(io::Error::other("a request names one host"));
+    }
+    Ok(host)
+}
+
+/// A request as it is sent on. One a stream, for the next one may be for somebody else; one that asks for another protocol
+/// is left as it is, and one that does not say its length is told to be the last.
+fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> Beginning {
+    let is_of = |name: &str, header: &httparse::Header<'_>| header.name.eq_ignore_ascii_case(name);
+    let upgrades = request.headers.iter().any(|header| is_of("upgrade", header));
+    let left_out: &[&str] = if upgrades { &HOP[..2] } else { &HOP };
+    let version = request.version.unwrap_or(1);
+    let mut bytes = format!("{} {path} HTTP/1.{version}\r\n", request.method.unwrap_or_default()).into_bytes();
+    for header in request.headers.iter().filter(|header| !left_out.iter().any(|name| is_of(name, header))) {
+        bytes.extend_from_slice(header.name.as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(header.value);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(if upgrades { b"\r\n" } else { b"Connection: close\r\n\r\n" });
+    let value = |name: &str| request.headers.iter().find(|header| is_of(name, header)).map(|header| header.value);
+    let length = value("content-length").and_then(|length| std::str::from_utf8(length).ok()?.trim().parse().ok());
+    let length = Some(length.unwrap_or(0)).filter(|_| !upgrades && value("transfer-encoding").is_none());
+    let now = length.map_or(rest.len(), |length| usize::try_from(length).unwrap_or(usize::MAX).min(rest.len()));
+    bytes.extend_from_slice(&rest[..now]);
+    Beginning { bytes, left: length.map(|length| length - now as u64) }
 }
 
 /// Host and port of an authority.
@@ -399,14 +466,14 @@ struct ProxyRequest {
     /// The host that the request itself names.
     inside: Option<String>,
     /// What is sent on; `None` = a tunnel is asked for.
-    forward: Option<Vec<u8>>,
+    forward: Option<Beginning>,
 }
 
 impl ProxyRequest {
     /// `None` = it is not all there yet.
     fn read(head: &[u8]) -> io::Result<Option<Self>> {
         let wrong = || io::Error::other("this is no request to a proxy");
-        let mut headers = [httparse::EMPTY_HEADER; 100];
+        let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         let httparse::Status::Complete(length) = request.parse(head).map_err(io::Error::other)? else {
             return Ok(None);
@@ -420,21 +487,9 @@ impl ProxyRequest {
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let (host, port) = host_of(authority);
         let slash = if path.starts_with('/') { "" } else { "/" };
-        let mut forward = format!("{method} {slash}{path} HTTP/1.1\r\n").into_bytes();
-        let hop = ["proxy-connection", "proxy-authorization", "connection", "keep-alive"];
-        for header in
-            request.headers.iter().filter(|header| !hop.iter().any(|hop| header.name.eq_ignore_ascii_case(hop)))
-        {
-            forward.extend_from_slice(header.name.as_bytes());
-            forward.extend_from_slice(b": ");
-            forward.extend_from_slice(header.value);
-            forward.extend_from_slice(b"\r\n");
-        }
-        // One request a stream: the next one may be for somebody else.
-        forward.extend_from_slice(b"Connection: close\r\n\r\n");
-        forward.extend_from_slice(&head[length..]);
-        let inside = host_header(&request).map(|host| host_of(&host).0);
-        Ok(Some(Self { host, port: port.unwrap_or(80), inside, forward: Some(forward) }))
+        let forward = Some(forwarded(&request, &format!("{slash}{path}"), &head[length..]));
+        let inside = host_header(&request)?;
+        Ok(Some(Self { host, port: port.unwrap_or(80), inside, forward }))
     }
 }
 
@@ -447,8 +502,24 @@ async fn refuse(mut stream: TcpStream, status: &str, text: &str) -> io::Result<(
     stream.shutdown().await
 }
 
-async fn join(mut stream: TcpStream, mut server: TcpStream, head: &[u8]) -> io::Result<()> {
-    server.write_all(head).await?;
-    copy_bidirectional(&mut stream, &mut server).await?;
-    Ok(())
+async fn join(mut stream: TcpStream, mut server: TcpStream, begins: Beginning) -> io::Result<()> {
+    server.write_all(&begins.bytes).await?;
+    let Some(left) = begins.left else {
+        return copy_bidirectional(&mut stream, &mut server).await.map(drop);
+    };
+    let ((mut from, mut to), (mut answers, mut asks)) = (stream.split(), server.split());
+    let asking = async {
+        copy(&mut (&mut from).take(left), &mut asks).await?;
+        // What else comes is for nobody.
+        copy(&mut from, &mut sink()).await?;
+        asks.shutdown().await
+    };
+    let answering = async {
+        copy(&mut answers, &mut to).await?;
+        to.shutdown().await
+    };
+    tokio::select! {
+        done = answering => done,
+        Err(error) = asking => Err(error),
+    }
 }

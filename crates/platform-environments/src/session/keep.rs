@@ -67,6 +67,7 @@ impl End {
 
 pub(super) const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
 const ENDED: &str = "The machine ended by itself.";
+const TOO_FULL: &str = "There was far too much on the disk for it to be saved; what was not saved is lost.";
 const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
 
 /// Tries again, for a while, what the database or the object store was not there for, or a save that is under way.
@@ -161,11 +162,12 @@ impl PgEnvironments {
     /// disk.
     async fn look(self: &Arc<Self>, live: &Arc<Live>, asks: bool, measures: bool) -> Result<()> {
         let now = self.clock.now();
+        let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
         if live.machine.ended().now_or_never().is_some() {
-            self.end_later(live, End { status: "failed", reason: "error", error: Some(ENDED), ..STOPPED });
+            // Its disk is still there.
+            self.end_later(live, End { status: "failed", reason: "error", error: Some(ENDED), saves, ..STOPPED });
             return Ok(());
         }
-        let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
         let (expires, is_used) = {
             let state = live.state();
             (state.expires, state.running > 0 || state.used.0 >= state.expires.0 - LAST_MS)
@@ -235,8 +237,8 @@ impl PgEnvironments {
         // What is far too much does not get a minute.
         let is_far = bytes > most.saturating_add(most / 4);
         if since.is_some_and(|since| is_far || now.0 - since.0 >= OVER_MS) {
-            let saves = saves && !is_far;
-            self.end_later(live, End { reason: "disk-limit", saves, ..STOPPED });
+            let error = (saves && is_far).then_some(TOO_FULL);
+            self.end_later(live, End { reason: "disk-limit", saves: saves && !is_far, error, ..STOPPED });
         }
     }
 
@@ -291,6 +293,13 @@ impl PgEnvironments {
     pub(crate) async fn end_saved(self: &Arc<Self>, live: &Arc<Live>, snapshot: NewSnapshot) {
         if live.begin_end() {
             self.end(live, End { saves: true, ..STOPPED }, Some(snapshot)).await;
+        }
+    }
+
+    /// Ends a machine that was made to be saved, and is not as it should be.
+    pub(crate) async fn end_unsaved(self: &Arc<Self>, live: &Arc<Live>, error: &'static str) {
+        if live.begin_end() {
+            self.end(live, End { status: "failed", reason: "error", error: Some(error), ..STOPPED }, None).await;
         }
     }
 

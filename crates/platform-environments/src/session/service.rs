@@ -29,6 +29,8 @@ use crate::{
 /// Of what the kernel takes as one argument, a little less.
 const MOST_LINE: usize = 120 << 10;
 const MOST_PATH: usize = 4096;
+/// Characters of why a file is not read or written, as the machine says it.
+const MOST_REASON: usize = 1000;
 /// What of a command's output is remembered with its session, in bytes a stream.
 const MOST_LOGGED: usize = 16 << 10;
 
@@ -147,8 +149,7 @@ impl PgEnvironments {
             most_bytes: self.settings.output_bytes,
         };
         let redactor = live.learn(&line.variables).await?;
-        let masked =
-            move |text: &str| String::from_utf8_lossy(&redactor.whole(text.as_bytes())).replace('\0', "\u{fffd}");
+        let masked = move |text: &str| redactor.text(text).replace('\0', "\u{fffd}");
         let from = line.cwd.clone().unwrap_or_else(|| live.state().cwd.clone());
         let (began, (says, said)) = (self.clock.now(), channel());
         let (environments, live) = (Arc::clone(self), Arc::clone(live));
@@ -173,9 +174,9 @@ impl PgEnvironments {
 
     pub(crate) async fn list_here(&self, live: &Arc<Live>, path: &str) -> Result<FileListing> {
         let _using = live.using(self.clock.now());
-        let mut entries = files::list(&*live.machine, path).await.map_err(|error| file_error(path, error))?;
+        let mut entries = files::list(&*live.machine, path).await.map_err(|error| file_error(live, path, error))?;
         let redactor = live.state().redactor.clone();
-        let masked = |text: &str| String::from_utf8_lossy(&redactor.whole(text.as_bytes())).into_owned();
+        let masked = |text: &str| redactor.text(text);
         for entry in &mut entries {
             (entry.name, entry.path) = (masked(&entry.name), masked(&entry.path));
         }
@@ -185,7 +186,7 @@ impl PgEnvironments {
     /// The bytes of a file, masked.
     pub(crate) async fn read_here(&self, live: &Arc<Live>, path: &str) -> Result<Vec<u8>> {
         let _using = live.using(self.clock.now());
-        let bytes = files::read_file(&*live.machine, path).await.map_err(|error| file_error(path, error))?;
+        let bytes = files::read_file(&*live.machine, path).await.map_err(|error| file_error(live, path, error))?;
         let redactor = live.state().redactor.clone();
         platform_core::run_blocking(move || Ok(redactor.whole(&bytes))).await
     }
@@ -193,7 +194,7 @@ impl PgEnvironments {
     pub(crate) async fn write_here(&self, live: &Arc<Live>, path: &str, content: Bytes) -> Result<WrittenFile> {
         let _using = live.using(self.clock.now());
         let size = content.len() as u64;
-        files::write_file(&*live.machine, path, content).await.map_err(|error| file_error(path, error))?;
+        files::write_file(&*live.machine, path, content).await.map_err(|error| file_error(live, path, error))?;
         Ok(WrittenFile { success: true, path: path.to_owned(), size })
     }
 
@@ -248,7 +249,7 @@ fn check_encoding(encoding: Option<&str>) -> Result<()> {
     }
 }
 
-fn file_error(path: &str, error: FileError) -> Error {
+fn file_error(live: &Live, path: &str, error: FileError) -> Error {
     match error {
         FileError::NotFound => {
             Error::new(platform_files::code::FILE_NOT_FOUND, format!("There is no {path} in the sandbox."))
@@ -259,7 +260,12 @@ fn file_error(path: &str, error: FileError) -> Error {
                 format!("{path} is larger than {} bytes; read it in parts with a command.", files::MOST_BYTES);
             Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", files::MOST_BYTES)
         }
-        FileError::Refused(reason) => Error::invalid("path", "format", format!("path: {reason}")),
+        FileError::Refused(reason) => {
+            // It is what a program of the machine says.
+            let reason = live.state().redactor.text(&reason);
+            let reason: String = reason.chars().take(MOST_REASON).collect();
+            Error::invalid("path", "format", format!("path: {reason}"))
+        }
         FileError::Machine(error) => failed(error),
     }
 }

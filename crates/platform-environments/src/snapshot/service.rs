@@ -260,13 +260,20 @@ impl PgEnvironments {
         let request = StartSandbox { timeout_minutes: Some(30), ..StartSandbox::default() };
         let by = Starter { kind: "api", id: &snapshot.id, conversation: None, depth: 0, is_fresh: true };
         let started = self.start_machine(account, &snapshot.environment_id, request, by).await;
-        let live = match started {
-            Ok((_, live)) => live,
+        let (machine, live) = match started {
+            Ok(started) => started,
             Err(error) => {
                 patiently(|| self.fail(&snapshot, &error)).await?;
                 return Err(error);
             }
         };
+        let exit_code = machine.init_script.as_ref().and_then(|ran| ran["exitCode"].as_i64());
+        if let Some(code) = exit_code.filter(|code| *code != 0) {
+            let error = Error::new(Code::BAD_REQUEST, format!("The init script ended with {code}."));
+            patiently(|| self.fail(&snapshot, &error)).await?;
+            self.end_unsaved(&live, "The init script failed; nothing was saved.").await;
+            return Ok(());
+        }
         self.end_saved(&live, snapshot).await;
         Ok(())
     }

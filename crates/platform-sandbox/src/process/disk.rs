@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, utimensat};
 use tracing::warn;
 
 use super::USER;
@@ -95,8 +95,8 @@ fn remove(top: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A new disk with this on it, and a place where the machine's files will be put together.
-pub(super) fn prepare(dir: &Path, first_user: Option<u32>, disk: Disk) -> io::Result<()> {
+/// A new disk with this on it, which has at most so many bytes, and a place where the machine's files will be put together.
+pub(super) fn prepare(dir: &Path, first_user: Option<u32>, disk: Disk, most: u64) -> io::Result<()> {
     DirBuilder::new().mode(0o711).create(dir)?;
     fs::create_dir(dir.join("root"))?;
     for (name, mode) in DIRS {
@@ -104,7 +104,7 @@ pub(super) fn prepare(dir: &Path, first_user: Option<u32>, disk: Disk) -> io::Re
         fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode))?;
     }
     if let Disk::Archive(archive) = disk {
-        unpack(dir, first_user, archive)?;
+        unpack(dir, first_user, archive, most)?;
     }
     if let Some(first) = first_user {
         let own = Some(first + USER);
@@ -113,19 +113,27 @@ pub(super) fn prepare(dir: &Path, first_user: Option<u32>, disk: Disk) -> io::Re
     Ok(())
 }
 
-fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>) -> io::Result<()> {
+fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>, most: u64) -> io::Result<()> {
+    let mut bytes = 0_u64;
     let mut archive = tar::Archive::new(archive);
     archive.set_preserve_permissions(true);
     let mut late = Vec::new();
     for entry in archive.entries()? {
         let mut entry = entry?;
         let (path, header) = (entry.path()?.into_owned(), entry.header().clone());
+        bytes = bytes.saturating_add(entry.size());
+        if bytes > most {
+            return Err(too_much());
+        }
         if header.entry_type().is_dir() {
             fs::create_dir_all(dir.join(&path))?;
-            // A directory that nobody may write to would not take its files.
-            late.push((path.clone(), header.mode()?));
+            // A directory that nobody may write to would not take its files, and each file makes it newer.
+            late.push((path.clone(), header.mode()?, header.mtime()?));
         } else {
             entry.unpack_in(dir)?;
+            if header.entry_type().is_symlink() {
+                set_modified(&dir.join(&path), header.mtime()?)?;
+            }
         }
         if let Some(first) = first_user {
             let user = if header.uid()? == 0 { first } else { first + USER };
@@ -134,7 +142,21 @@ fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>) ->
     }
     // What is below comes first: a directory may be closed to its owner.
     let mut late = late.into_iter().rev();
-    late.try_for_each(|(path, mode)| fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode)))
+    late.try_for_each(|(path, mode, modified)| {
+        set_modified(&dir.join(&path), modified)?;
+        fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode))
+    })
+}
+
+/// What was not changed is the same in the next archive. A link is not followed.
+fn set_modified(path: &Path, seconds: u64) -> io::Result<()> {
+    let at = Timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
+    let times = Timestamps { last_access: at, last_modification: at };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+fn too_much() -> io::Error {
+    io::Error::other("there is more on the disk than it may hold; a file with holes counts with its whole length")
 }
 
 /// What its owner had closed to themselves, and is open until this is dropped: where the platform is not root it is that
@@ -200,6 +222,18 @@ pub(super) fn used(dir: &Path) -> u64 {
     bytes
 }
 
+/// Bytes of files that have no name any more, and are held open by processes in this namespace.
+pub(super) fn held(dir: &Path, names: Option<&Path>) -> u64 {
+    let Some((names, on)) = names.zip(fs::metadata(dir).ok()) else { return 0 };
+    let ids = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let own = ids.filter(|process| fs::read_link(process.join("ns/pid")).is_ok_and(|link| link == names));
+    let files = own.flat_map(|process| fs::read_dir(process.join("fd")).into_iter().flatten().flatten());
+    let found = files.filter_map(|file| fs::metadata(file.path()).ok());
+    let gone = found.filter(|file| file.is_file() && file.nlink() == 0 && file.dev() == on.dev());
+    let by_number: HashMap<u64, u64> = gone.map(|file| (file.ino(), file.blocks() * 512)).collect();
+    by_number.into_values().sum()
+}
+
 /// Writes all of it as an archive; `most` bytes are more than it may hold.
 pub(super) fn save(to: impl Write, dir: &Path, first_user: Option<u32>, most: u64) -> io::Result<()> {
     let mut archive = tar::Builder::new(to);
@@ -218,10 +252,12 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
         let path = dir.join(&name);
         let found = fs::symlink_metadata(&path)?;
         let other_name = first_names.get(&(found.dev(), found.ino()));
-        let more = if other_name.is_some() { 0 } else { found.blocks() * 512 };
+        // Holes are written as what they are read as.
+        let length = if found.is_file() { found.len() } else { 0 };
+        let more = if other_name.is_some() { 0 } else { length.max(found.blocks() * 512) };
         (bytes, entries) = (bytes.saturating_add(more), entries + 1);
         if bytes > most || entries > MOST_ENTRIES || name.components().count() > MOST_DEPTH {
-            return Err(io::Error::other("there is more on the disk than it may hold"));
+            return Err(too_much());
         }
         let mut header = tar::Header::new_gnu();
         header.set_metadata(&found);
@@ -264,6 +300,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_restored_and_not_changed_is_saved_as_it_was_and_holes_count_as_what_they_are_read_as() {
+        let top = std::env::temp_dir().join(format!("platform-same-{}", std::process::id()));
+        fs::create_dir(&top).expect("a directory");
+        let (first, second) = (top.join("first"), top.join("second"));
+        prepare(&first, None, Disk::Empty, 0).expect("a disk");
+        for n in 0..20 {
+            let below = first.join(format!("workspace/{n}/below"));
+            fs::create_dir_all(&below).expect("made");
+            fs::write(below.join("file"), "x").expect("written");
+            std::os::unix::fs::symlink("file", below.join("link")).expect("linked");
+            set_modified(&below.join("link"), 5).expect("long ago");
+            set_modified(&below, 7).expect("long ago");
+        }
+        let saved = |dir: &Path| {
+            let mut archive = Vec::new();
+            save(&mut archive, dir, None, 1 << 20).map(|()| archive)
+        };
+        let before = saved(&first).expect("saved");
+        prepare(&second, None, Disk::Archive(Box::new(Cursor::new(before.clone()))), 1 << 20).expect("restored");
+        assert!(saved(&second).expect("saved") == before, "nothing was changed");
+        File::create(second.join("workspace/holes")).and_then(|file| file.set_len(2 << 20)).expect("a hole");
+        let refused = saved(&second).map(drop).map_err(|error| error.to_string());
+        let third = top.join("third");
+        let small = prepare(&third, None, Disk::Archive(Box::new(Cursor::new(before))), 10);
+        remove(&top).expect("removed");
+        assert!(refused.is_err_and(|error| error.contains("holes")) && small.is_err());
+    }
+
+    #[test]
     fn what_its_owner_closed_is_counted_and_saved_and_closed_again_where_the_platform_is_not_root() {
         let top = std::env::temp_dir().join(format!("platform-closed-{}", std::process::id()));
         fs::create_dir(&top).expect("a directory");
@@ -277,7 +342,7 @@ mod tests {
             }
             let mode_of = |path: PathBuf| fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
             let close = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0o0)).expect("closed");
-            prepare(&first, None, Disk::Empty).expect("a disk");
+            prepare(&first, None, Disk::Empty, 0).expect("a disk");
             let closed = first.join("workspace/closed");
             fs::create_dir(&closed).expect("made");
             fs::write(closed.join("secret"), "x".repeat(100_000)).expect("written");
@@ -288,7 +353,7 @@ mod tests {
             assert_eq!(mode_of(closed), 0, "closed again");
             let mut archive = Vec::new();
             save(&mut archive, &first, None, 1 << 20).expect("saved");
-            prepare(&second, None, Disk::Archive(Box::new(Cursor::new(archive)))).expect("restored");
+            prepare(&second, None, Disk::Archive(Box::new(Cursor::new(archive))), 1 << 20).expect("restored");
             let closed = second.join("workspace/closed");
             assert_eq!(mode_of(closed.clone()), 0);
             let mut opened = Opened::default();

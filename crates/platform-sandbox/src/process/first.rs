@@ -25,6 +25,8 @@ use super::{
 
 /// How often memory is looked at, where no control group bounds it.
 const LOOK: Duration = Duration::from_millis(100);
+/// How soon a process ends when memory is short.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
 /// Commands that run, by process.
 #[derive(Default)]
@@ -87,7 +89,11 @@ fn start(files: Vec<std::os::fd::OwnedFd>, single_user: bool) -> io::Result<i32>
     if !program.is_root && !single_user {
         command.uid(USER).gid(USER);
     }
-    let process = command.spawn()?.id();
+    // When memory is short one of what was started ends, and not all with this process; children begin as it is.
+    let _ = std::fs::write(OOM_SCORE, "500");
+    let spawned = command.spawn();
+    let _ = std::fs::write(OOM_SCORE, "0");
+    let process = spawned?.id();
     i32::try_from(process).map_err(io::Error::other)
 }
 

@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     io::{self, Seek, Write},
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -60,6 +61,8 @@ pub(super) struct ProcessMachine {
     /// Id of its first user on the host.
     first_user: Option<u32>,
     disk_bytes: u64,
+    /// What tells its processes from others of the host.
+    names: Option<PathBuf>,
     gate: Option<Gate>,
 }
 
@@ -88,9 +91,12 @@ pub(super) async fn create(
     let first_user = geteuid().is_root().then(users);
     let dir = MachineDir(backend.home().await?.join(&spec.id));
     let path = dir.0.clone();
-    run_blocking(move || disk::prepare(&path, first_user, disk).map_err(platform_core::Error::internal))
-        .await
-        .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
+    let disk_bytes = u64::from(spec.disk_mib) * MIB;
+    run_blocking(move || {
+        disk::prepare(&path, first_user, disk, most_saved(disk_bytes)).map_err(platform_core::Error::internal)
+    })
+    .await
+    .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
     let memory = u64::from(spec.memory_mib) * MIB;
     let group = ControlGroup::create(&spec.id, memory, spec.cpus, MOST_PROCESSES);
     let (rules, listen) = Gate::plan(&spec.network, &backend.egress);
@@ -98,7 +104,7 @@ pub(super) async fn create(
         single_user: first_user.is_none(),
         listen,
         names: rules.as_ref().map(|_| Gate::NAMES),
-        file_bytes: u64::from(spec.disk_mib) * MIB,
+        file_bytes: disk_bytes,
         processes: MOST_PROCESSES,
         memory: group.is_none().then_some(memory),
     };
@@ -121,6 +127,7 @@ pub(super) async fn create(
     let (control, doors) = making
         .await
         .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
+    let names = std::fs::read_link(format!("/proc/{process}/ns/pid_for_children")).ok();
     let gate = rules.map(|rules| rules.open(doors)).transpose()?;
     let (control, waiting) = (Arc::new(control), Arc::new(Waiting::default()));
     rustix::io::ioctl_fionbio(&*control, true).map_err(io::Error::from)?;
@@ -128,8 +135,13 @@ pub(super) async fn create(
     #[expect(deprecated, reason = "what is shared stays the descriptor that it is")]
     let heard = AsyncFd::new(Arc::clone(&control))?;
     spawn("sandbox", hear(heard, child, Arc::clone(&waiting), ends, group));
-    let (next, disk_bytes) = (AtomicU64::new(1), u64::from(spec.disk_mib) * MIB);
-    Ok(Arc::new(ProcessMachine { control, waiting, next, ended, dir, first_user, disk_bytes, gate }))
+    let next = AtomicU64::new(1);
+    Ok(Arc::new(ProcessMachine { control, waiting, next, ended, dir, first_user, disk_bytes, names, gate }))
+}
+
+/// What is saved is as much above the size of a disk as a machine is given a moment for.
+fn most_saved(disk_bytes: u64) -> u64 {
+    disk_bytes + disk_bytes / 4
 }
 
 /// Users of the host that no other machine of it has.
@@ -269,7 +281,8 @@ impl Machine for ProcessMachine {
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {
-        self.dir.blocking(|dir| Ok(disk::used(dir))).await
+        let names = self.names.clone();
+        self.dir.blocking(move |dir| Ok(disk::used(dir).saturating_add(disk::held(dir, names.as_deref())))).await
     }
 
     async fn end(&self) {
@@ -283,8 +296,7 @@ impl Machine for ProcessMachine {
 
     async fn save(&self, to: Box<dyn Write + Send>) -> Result<(), SandboxError> {
         self.ended().await;
-        // As much above its size as a machine is given a moment for.
-        let (first_user, most) = (self.first_user, self.disk_bytes + self.disk_bytes / 4);
+        let (first_user, most) = (self.first_user, most_saved(self.disk_bytes));
         self.dir.blocking(move |dir| disk::save(to, dir, first_user, most)).await
     }
 }
