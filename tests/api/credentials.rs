@@ -171,9 +171,13 @@ async fn tokens_and_the_sessions_they_minted_end_with_grant_client_and_password(
     made(&a.post("/assistants", open).await, "_id");
     let path = "/assistants/open";
     for (name, end) in [("grant", 0), ("client", 1), ("password", 2), ("scope", 3)] {
-        let of = granted(&a, name, "admin", None).await;
+        let scopes = json!(["platform:read", "platform:write", "keys:write"]);
+        let of = granted(&a, name, "admin", Some(scopes)).await;
         let session = made(&post(&a, &of.access, "/tenant-sessions", json!({"tenantId": "acme"})).await, "token");
-        for credential in [&of.access, &session] {
+        // A key hangs on the grant it was made with, and so does one that was made with it.
+        let key = made(&post(&a, &of.access, "/api-keys", json!({"name": "k"})).await, "key");
+        let next = made(&post(&a, &key, "/api-keys", json!({"name": "l"})).await, "key");
+        for credential in [&of.access, &session, &key, &next] {
             works_soon(&b, credential, path).await;
         }
         let client = format!("/oauth-clients/{}", of.client);
@@ -185,6 +189,9 @@ async fn tokens_and_the_sessions_they_minted_end_with_grant_client_and_password(
         };
         assert_eq!(ended.status, StatusCode::OK, "{}", ended.body);
         soon(&b, &session, path, "TOKEN_REVOKED").await;
+        for key in [&key, &next].into_iter().filter(|_| name != "scope") {
+            soon(&b, key, path, "TOKEN_REVOKED").await;
+        }
         match name {
             "client" => soon(&b, &of.access, path, "UNAUTHENTICATED").await,
             "scope" => soon(&b, &of.access, "/models", "INSUFFICIENT_SCOPE").await,

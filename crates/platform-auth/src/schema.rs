@@ -27,6 +27,7 @@ diesel::table! {
         preset -> Nullable<Text>,
         project_ids -> Nullable<Array<Text>>,
         user_id -> Nullable<Text>,
+        grant_id -> Nullable<Text>,
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct KeyRow {
     pub preset: Option<String>,
     pub project_ids: Option<Vec<String>>,
     pub user_id: Option<String>,
+    /// The grant of that user with which an application made it, and which takes it with it.
+    pub grant_id: Option<String>,
 }
 
 impl KeyRow {
@@ -178,6 +180,13 @@ pub(crate) async fn key(conn: &mut Conn, account: &AccountId, id: &str) -> Resul
         .for_no_key_update()
         .select(KeyRow::as_select());
     Ok(key.first(conn).await.optional()?)
+}
+
+/// The grant that a key hangs on, if it does.
+pub(crate) async fn grant_of(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+    let key = api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(id)));
+    let grant: Option<Option<String>> = key.select(api_keys::grant_id).first(conn).await.optional()?;
+    Ok(grant.flatten())
 }
 
 /// `within`: only keys that reach no other projects.

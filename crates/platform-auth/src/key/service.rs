@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     PgAuthService, code,
+    oauth::{CONSOLE, grants},
     service::stands,
     session::{end_of_value, revoke_of_key},
 };
@@ -78,10 +79,29 @@ impl PgAuthService {
             preset: None,
             project_ids: None,
             user_id: by.0.map(str::to_owned),
+            grant_id: None,
         };
         row.set(new)?;
         Ok(row)
     }
+}
+
+/// The grant that a key hangs on which this caller makes, and which stands until it is made. What is made in the console is
+/// its user's own.
+async fn grant_behind(conn: &mut Conn, caller: &Caller) -> Result<Option<String>> {
+    let grant = match &caller.credential {
+        Credential::Token { client, .. } if client == CONSOLE => None,
+        Credential::FullKey(id) | Credential::RestrictedKey(id) => {
+            repository::grant_of(conn, &caller.account, id).await?
+        }
+        _ => caller.origin.grant.clone(),
+    };
+    if let Some(grant) = &grant
+        && !grants::stands_in(conn, grant).await?
+    {
+        return Err(Error::new(code::TOKEN_REVOKED, "The application may act for this user no longer."));
+    }
+    Ok(grant)
 }
 
 #[async_trait]
@@ -97,10 +117,11 @@ impl KeyService for PgAuthService {
         refuse_longer(caller, &new)?;
         let secret = KeySecret::generate(&self.config.key_prefix)?;
         let user = caller.origin.user.as_ref().map(|user| user.id.as_str());
-        let row = self.key_row(&caller.account, (user, &caller.user_uid), new, &secret)?;
+        let mut row = self.key_row(&caller.account, (user, &caller.user_uid), new, &secret)?;
         let answer = ApiKeyWithSecret::new(row.clone().into_key()?, &secret);
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
+            row.grant_id = grant_behind(conn, caller).await?;
             repository::insert_key(conn, &row).await?;
             store_masked(conn, once, 201, &answer).await
         });

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 use utoipa::ToSchema;
 
-use super::scopes::Scopes;
+use super::{grants, scopes::Scopes};
 use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 
 /// First part of client secrets.
@@ -357,7 +357,15 @@ impl ClientService for PgAuthService {
     }
 
     async fn delete_client(&self, account: &AccountId, id: &Id<OAuthClient>) -> Result<()> {
-        let deleted = diesel::delete(by_id(account.as_str(), id)).execute(&mut *self.db.conn().await?).await?;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            // What hangs on a grant goes when that is revoked.
+            grants::revoke_of_client(conn, account, id, now).await?;
+            Ok(diesel::delete(by_id(account.as_str(), id)).execute(conn).await?)
+        });
+        let deleted = deleting.await?;
+        drop(conn);
         if deleted == 0 {
             return Err(not_found(id));
         }

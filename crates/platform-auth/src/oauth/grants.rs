@@ -73,6 +73,24 @@ pub(crate) async fn revoke_of_user(conn: &mut Conn, account: &AccountId, user: &
     Ok(())
 }
 
+/// All that was given to a client of an account, by its id.
+pub(crate) async fn revoke_of_client(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {
+    let of_id = oauth_clients::table
+        .filter(oauth_clients::account_id.eq(account.as_str()).and(oauth_clients::id.eq(id)))
+        .select(oauth_clients::client_id);
+    let grants = oauth_grants::table.filter(oauth_grants::client_id.eq_any(of_id));
+    let grants = grants.filter(oauth_grants::revoked_ms.is_null());
+    diesel::update(grants).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await?;
+    Ok(())
+}
+
+/// Whether a grant was not revoked, nor is until the transaction ends. One that is forgotten was not.
+pub(crate) async fn stands_in(conn: &mut Conn, id: &str) -> Result<bool> {
+    let grant = oauth_grants::table.filter(oauth_grants::id.eq(id)).for_share().select(oauth_grants::revoked_ms);
+    let revoked: Option<Option<i64>> = grant.first(conn).await.optional()?;
+    Ok(revoked.flatten().is_none())
+}
+
 /// A grant with who gave it and to whom, as they are now.
 pub(crate) async fn find(conn: &Conn, id: &str) -> Result<Option<(GrantRow, UserRow, ClientRow)>> {
     let mut conn = conn;
