@@ -33,7 +33,7 @@ async fn every_error_is_the_error_object_with_its_status_and_request_id() {
         (app.request(Method::GET, "/assistants/a%2Fb"), 404, "NOT_FOUND"),
         (app.request(Method::GET, "/assistants/a b"), 404, "ASSISTANT_NOT_FOUND"),
         (app.request(Method::GET, "/assistants/a%00b"), 404, "NOT_FOUND"),
-        (app.request(Method::GET, "/assistants/%FF%C3"), 404, "ASSISTANT_NOT_FOUND"),
+        (app.request(Method::GET, "/assistants/%FF%C3"), 404, "NOT_FOUND"),
         (app.request(Method::GET, "/assistants?search=a%00b"), 400, "VALIDATION_ERROR"),
         (app.request(Method::PUT, "/models"), 405, "METHOD_NOT_ALLOWED"),
         (app.anonymous(Method::GET, "/v1/assistants"), 401, "UNAUTHENTICATED"),
@@ -134,6 +134,41 @@ async fn what_stands_in_a_path_is_decoded_once_whatever_it_is() {
         let asked = app.anonymous(Method::GET, &format!("/v1/tenants/{path}")).bearer_auth(&key);
         assert_eq!(app.send(asked).await.status.as_u16(), status, "{path}");
     }
+}
+
+#[tokio::test]
+async fn what_is_no_body_and_what_asks_for_another_protocol_is_answered_at_once() {
+    let app = app().await;
+    assert_eq!(app.get("/assistants").await.status, StatusCode::OK, "the key is known");
+    let key = app.key();
+    let head = |more: &str| {
+        let json = "content-type: application/json\r\nconnection: close";
+        format!("POST /v1/assistants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{json}\r\n{more}\r\n\r\n")
+    };
+    let chunked = head("transfer-encoding: chunked");
+    for broken in ["zz\r\n", "FFFFFFFFFFFFFFFFFF\r\n", "2\r\n{}x"] {
+        let answer = raw(&app, &format!("{chunked}{broken}")).await;
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("BAD_REQUEST"), "{broken}: {answer}");
+    }
+    let upgrade = "connection: upgrade\r\nupgrade: websocket";
+    let read = raw(&app, &format!("GET /v1/health HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n\r\n")).await;
+    assert!(read.starts_with("HTTP/1.1 200"), "{read}");
+    let made = format!("{}{{\"name\":\"of an upgrade\"}}", head("upgrade: websocket\r\ncontent-length: 24"));
+    let made = raw(&app, &made).await;
+    assert!(made.starts_with("HTTP/1.1 201"), "{made}");
+    for path in ["/v1/tenants/%FF%41", "/v1/tenant-usage/%C3A"] {
+        let missing = app.send(app.request(Method::GET, &path[3..])).await;
+        assert_eq!((missing.status, missing.error()), (StatusCode::NOT_FOUND, "NOT_FOUND"), "{path}");
+    }
+    for twice in ["content-encoding: identity\r\ncontent-encoding: gzip", "content-type: text/plain"] {
+        let answer = raw(&app, &format!("{}{{}}", head(&format!("{twice}\r\ncontent-length: 2")))).await;
+        assert!(answer.starts_with("HTTP/1.1 415"), "{twice}: {answer}");
+    }
+    // Two names of one field are a question of which is meant.
+    let both = json!({"message": "x", "llm": "demo-1", "model": "demo-1"});
+    let both = app.post("/assistants/default/messages", both).await;
+    assert_eq!((both.status, both.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{}", both.body);
+    assert_eq!(both.body["details"]["issues"][0]["path"], "model", "{}", both.body);
 }
 
 #[tokio::test]

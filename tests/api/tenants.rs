@@ -116,6 +116,16 @@ async fn what_was_set_of_a_tenant_by_hand_and_is_taken_back_is_filled_again() {
     let taken = app.patch("/tenants/acme", json!({"displayName": null, "domain": null})).await.body;
     assert_eq!((&taken["displayName"], &taken["domain"]), (&json!(""), &json!("acme.io")), "{taken}");
     assert_eq!(named("three").await, "three");
+    // What is sent back as it was read says nothing.
+    let read = app.get("/tenants/acme").await.body;
+    let back = app.patch("/tenants/acme", read.clone()).await.body;
+    assert_eq!((&back["imageSource"], &back["domainSource"]), (&json!("auto"), &json!("auto")), "{back}");
+    assert_eq!(named("four").await, read["displayName"], "it has a name, which nobody takes back");
+    for path in ["usage-limits/reset", "tier"] {
+        let given = json!({"tierId": null, "reason": "x".repeat(1001)});
+        let long = app.post(&format!("/tenant-admin/acme/{path}"), given).await;
+        assert_eq!((long.status, long.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{path}: {}", long.body);
+    }
 }
 
 #[tokio::test]

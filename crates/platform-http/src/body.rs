@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use actix_web::{
+    error::PayloadError,
     http::{
         Method,
-        header::{self, HeaderMap, HeaderName},
+        header::{self, HeaderMap, HeaderName, HeaderValue},
     },
     web::Payload,
 };
@@ -18,6 +19,25 @@ use crate::{code, gate::SMALL_BODY, http::Http, route::Route};
 
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A body that comes in.
+pub(crate) struct Incoming {
+    payload: Payload,
+    /// What came is no body of HTTP.
+    is_broken: bool,
+}
+
+impl Incoming {
+    pub fn new(payload: Payload) -> Self {
+        Self { payload, is_broken: false }
+    }
+
+    pub async fn next(&mut self) -> Option<Result<Bytes, PayloadError>> {
+        let chunk = self.payload.next().await;
+        self.is_broken |= matches!(chunk, Some(Err(_)));
+        chunk
+    }
+}
 
 /// Whether a body comes as JSON, or none at all.
 pub(crate) fn is_json_or_none(headers: &HeaderMap) -> bool {
@@ -40,7 +60,7 @@ pub(crate) async fn read(
     route: &Route,
     whose: &String,
     headers: &HeaderMap,
-    payload: &mut Payload,
+    payload: &mut Incoming,
 ) -> Result<(Bytes, Option<FairPermit<String>>)> {
     refuse_encoding(headers)?;
     let text = |name: HeaderName| text(headers, name);
@@ -56,9 +76,13 @@ pub(crate) async fn read(
     if declared.is_some_and(|length| length > limit) {
         return Err(too_large(limit, declared));
     }
+    // What asks for another protocol, of which there is none here, has no end but the one that it says.
+    let most = if headers.contains_key(header::UPGRADE) { declared.unwrap_or(0) } else { usize::MAX };
     let reading = async {
         let (mut body, mut places) = (BytesMut::new(), Unfinished::default());
-        while let Some(chunk) = places.next(http, whose, payload).await? {
+        while body.len() < most
+            && let Some(chunk) = places.next(http, whose, payload).await?
+        {
             if !is_read && !chunk.is_empty() {
                 return Err(wrong_kind());
             }
@@ -79,7 +103,11 @@ pub(crate) async fn read(
 }
 
 /// Whether nothing more of a body comes; what of it is there already is read and thrown away.
-pub(crate) async fn is_whole(payload: &mut Payload) -> bool {
+pub(crate) async fn is_whole(payload: &mut Incoming) -> bool {
+    // Its connection closes as soon as its answer is there.
+    if payload.is_broken {
+        return false;
+    }
     let mut left = SMALL_BODY;
     for _ in 0..2 {
         while let Some(chunk) = payload.next().now_or_never() {
@@ -104,7 +132,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    async fn next(&mut self, http: &Http, whose: &String, payload: &mut Payload) -> Result<Option<Bytes>> {
+    async fn next(&mut self, http: &Http, whose: &String, payload: &mut Incoming) -> Result<Option<Bytes>> {
         let broken = |error| Error::new(Code::BAD_REQUEST, format!("The body broke off: {error}."));
         if self.any.is_none() {
             if let Some(chunk) = payload.next().now_or_never() {
@@ -125,12 +153,13 @@ impl Unfinished {
 
 /// A body that is packed is never unpacked.
 pub(crate) fn refuse_encoding(headers: &HeaderMap) -> Result<()> {
-    match text(headers, header::CONTENT_ENCODING) {
-        Some(encoding) if !encoding.is_empty() && encoding != "identity" => {
-            Err(Error::new(Code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."))
-        }
-        _ => Ok(()),
+    let is_plain =
+        |encoding: &HeaderValue| encoding.is_empty() || encoding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(header::CONTENT_ENCODING).all(is_plain) && headers.get_all(header::CONTENT_TYPE).count() <= 1 {
+        return Ok(());
     }
+    let message = "Send the body as it is, without Content-Encoding, and with one Content-Type.";
+    Err(Error::new(Code::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
@@ -138,9 +167,10 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
 }
 
 fn is_json(kind: &str) -> bool {
-    let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
-    let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
-    kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
+    let mut parts = kind.split(';').map(str::trim);
+    let is_json = parts.next() == Some("application/json");
+    let charset = parts.find_map(|parameter| parameter.strip_prefix("charset="));
+    is_json && charset.is_none_or(|charset| charset.trim_matches('"') == "utf-8")
 }
 
 pub(crate) fn too_large(limit: usize, actual: Option<usize>) -> Error {

@@ -1,6 +1,14 @@
 //! One request, top to bottom: route → credential → body → handler → answer.
 
-use std::{collections::BTreeMap, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
 
 use actix_http::ConnectionType;
 use actix_web::{
@@ -11,25 +19,26 @@ use actix_web::{
     },
     web::{self, Payload, ServiceConfig},
 };
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::LocalBoxFuture};
 use platform_auth::Identity;
 use platform_core::{Code, Error, ErrorKind, FairPermit, Id, Result, joined, sha256_hex, spawn};
 use platform_db::{Db, Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
-use tracing::{Instrument, error, info, warn};
+use tracing::{Instrument, Span, error, info, warn};
 
 use crate::{
     access,
     answer::{Answer, Body, Replay},
     bearer::Bearer,
-    body, code,
+    body::{self, Incoming},
+    code,
     connection::Control,
     cors::Cors,
     error,
     gate::network,
     http::Http,
     multipart::{self, Received},
-    request::{Fields, Request, percent_decode},
+    request::{Fields, Request, is_utf8, percent_decode},
     route::{OpenTo, Route, Upload},
     trace,
     unknown::ignored,
@@ -47,7 +56,8 @@ pub(crate) fn mount(config: &mut ServiceConfig, http: &Arc<Http>) {
 }
 
 /// Answers a request, whatever happens, and writes its line to the log.
-async fn serve(http: Arc<Http>, request: HttpRequest, mut payload: Payload) -> HttpResponse {
+async fn serve(http: Arc<Http>, request: HttpRequest, payload: Payload) -> HttpResponse {
+    let mut payload = Incoming::new(payload);
     let resource = http.table.find(&percent_decode(request.path()));
     let route = resource.and_then(|resource| resource.route(request.method()));
     let allow = resource.filter(|_| route.is_none()).map(|resource| resource.allow.as_str());
@@ -159,7 +169,7 @@ async fn handle(
     http: &Arc<Http>,
     route: Option<&Route>,
     request: &HttpRequest,
-    payload: &mut Payload,
+    payload: &mut Incoming,
     allow: Option<&str>,
 ) -> Handled {
     let Some(route) = route.filter(|_| is_plain(request.path())) else {
@@ -252,7 +262,7 @@ async fn handle(
         if has_effect {
             http.gate.expects_effect(&whose)?;
         }
-        let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
+        let answer = run(route, request, whose.clone()).await.map_err(told)?.ignoring(ignored);
         answer.bounded(|bytes| {
             if has_effect { Ok(http.gate.answer_of_effect(&whose, bytes)) } else { http.gate.answer(&whose, bytes) }
         })
@@ -284,9 +294,13 @@ async fn refuse(http: &Http, request: &HttpRequest, error: Error) -> Error {
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.
-async fn run(route: &Route, mut request: Request) -> Result<Answer> {
-    let Some(once) = request.once.clone() else { return (route.handler)(request).await };
+async fn run(route: &Route, mut request: Request, whose: String) -> Result<Answer> {
     let http = Arc::clone(&request.http);
+    let Some(once) = request.once.clone() else {
+        let goes_on = !route.only_reads() && !route.is_cancellable;
+        let work = (route.handler)(request);
+        return if goes_on { Handling::new(work, http, whose).await } else { work.await };
+    };
     let account = request.account()?.clone();
     let replay = async || match once.find(&http.db).await? {
         None => Ok(None),
@@ -317,23 +331,50 @@ async fn run(route: &Route, mut request: Request) -> Result<Answer> {
         });
     }
     request.first = Some(Arc::clone(&first));
-    let handling = (route.handler)(request);
-    let ending = end(handling, once.clone(), http.db.clone(), first).in_current_span();
-    let handled = match http.gate.unattended(&account) {
-        // Whoever asked may go: what they began under a key goes on to its end, and is kept.
-        Some(place) => {
-            let ending = async move {
-                let _held = place;
-                ending.await
-            };
-            actix_web::rt::spawn(ending).await.map_err(Error::internal)?
-        }
-        None => ending.await,
-    };
-    match handled {
+    let ending = end((route.handler)(request), once.clone(), http.db.clone(), first);
+    match Handling::new(ending.boxed_local(), Arc::clone(&http), whose).await {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
         answered => answered,
+    }
+}
+
+/// What a request begins that has an effect. It goes on to its end although its client is gone: what is committed has to
+/// be told to all processes, and kept under its key.
+struct Handling {
+    work: Option<LocalBoxFuture<'static, Result<Answer>>>,
+    http: Arc<Http>,
+    whose: String,
+    span: Span,
+}
+
+impl Handling {
+    fn new(work: LocalBoxFuture<'static, Result<Answer>>, http: Arc<Http>, whose: String) -> Self {
+        Self { work: Some(work), http, whose, span: Span::current() }
+    }
+}
+
+impl Future for Handling {
+    type Output = Result<Answer>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(work) = &mut self.work else { return Poll::Pending };
+        let answer = ready!(work.as_mut().poll(context));
+        self.work = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take().filter(|_| !std::thread::panicking()) else { return };
+        if let Some(place) = self.http.gate.unattended(&self.whose) {
+            let ending = async move {
+                let _place = place;
+                let _ = work.await;
+            };
+            actix_web::rt::spawn(ending.instrument(self.span.clone()));
+        }
     }
 }
 
@@ -370,7 +411,8 @@ fn parameter(route: &Route, path: &str, name: &str) -> String {
     given.into_iter().find(|(segment, _)| is_named(segment)).map(|(_, given)| percent_decode(given)).unwrap_or_default()
 }
 
-/// No empty, `.` or `..` segment (but the root itself), no encoded slash or NUL, no bad percent code (contract 00 §1.2).
+/// No empty, `.` or `..` segment (but the root itself), no encoded slash or NUL, no bad percent code, nothing but UTF-8
+/// (contract 00 §1.2).
 fn is_plain(path: &str) -> bool {
     let good_segment = |segment: &str| {
         let lower = segment.to_ascii_lowercase();
@@ -387,6 +429,7 @@ fn is_plain(path: &str) -> bool {
     let segments = path.strip_prefix('/');
     segments.is_some_and(|segments| segments.is_empty() || segments.split('/').all(good_segment))
         && (0..bytes.len()).all(good_code)
+        && is_utf8(path)
 }
 
 /// Name → value; a name given twice counts as last given.

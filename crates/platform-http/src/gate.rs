@@ -41,7 +41,7 @@ const REGISTRATIONS: Rate = Rate { count: 20, minutes: 60, burst: 20 };
 const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 3, minutes: 15, burst: 3 };
 /// Bytes of answers that are not read yet, in all and of one account.
 const ANSWERS: (usize, usize) = (128 << 20, 64 << 20);
-/// Requests under an `Idempotency-Key` that go on when their client goes, in all and of one account.
+/// Requests with an effect that go on although their client is gone, in all and of one account.
 const UNATTENDED: (usize, usize) = (1024, 256);
 /// The keys of an account are counted after so many new ones.
 const KEYS_BETWEEN_COUNTS: usize = 1000;
@@ -93,7 +93,7 @@ pub struct Gate {
     answers_of_effects: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
-    unattended: FairSemaphore<AccountId>,
+    unattended: FairSemaphore<String>,
     /// New `Idempotency-Key`s of each account since they were counted.
     new_keys: Mutex<HashMap<AccountId, usize>>,
 }
@@ -167,9 +167,9 @@ impl Gate {
         self.once.try_acquire(scope)
     }
 
-    /// A place for a request that goes on to its end when its client goes; `None` where an account has too many.
-    pub(crate) fn unattended(&self, account: &AccountId) -> Option<FairPermit> {
-        self.unattended.try_acquire(account)
+    /// A place for a request that goes on to its end although its client is gone; `None` where somebody has too many.
+    pub(crate) fn unattended(&self, whose: &String) -> Option<FairPermit<String>> {
+        self.unattended.try_acquire(whose)
     }
 
     /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.

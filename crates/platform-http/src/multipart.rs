@@ -14,7 +14,6 @@ use actix_multipart::{Field, Multipart, MultipartError};
 use actix_web::{
     error::PayloadError,
     http::header::{self, HeaderMap},
-    web::Payload,
 };
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -28,7 +27,7 @@ use tokio::{
 use tracing::warn;
 
 use crate::{
-    body::{refuse_encoding, too_large},
+    body::{Incoming, refuse_encoding, too_large},
     code,
     http::Http,
     request::Fields,
@@ -116,7 +115,7 @@ pub(crate) async fn receive(
     most: usize,
     whose: &String,
     headers: &HeaderMap,
-    payload: &mut Payload,
+    payload: &mut Incoming,
 ) -> Result<Received> {
     refuse_encoding(headers)?;
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -187,7 +186,9 @@ impl Reader {
             }
             let disposition = field.content_disposition();
             let file_name = disposition.and_then(|disposition| disposition.get_filename()).map(str::to_owned);
-            match file_name {
+            // Some clients name no file; what it is says that it is one.
+            let is_binary = field.content_type().is_some_and(|kind| kind.type_() != "text" && kind.subtype() != "json");
+            match file_name.or_else(|| is_binary.then(|| name.clone())) {
                 Some(file_name) => self.file(name, file_name, &mut field).await?,
                 None => self.field(name, &mut field).await?,
             }

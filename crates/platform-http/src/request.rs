@@ -387,6 +387,12 @@ fn typed<T: DeserializeOwned>(given: &BTreeMap<String, String>) -> Result<T> {
 fn refuse(error: &serde_json::Error, path: &str) -> Error {
     match error.classify() {
         Category::Data if !error.to_string().starts_with("duplicate field") => misfit(path, error),
+        // Its names were told apart already: two of them mean one field.
+        Category::Data if path == "." || !path.contains(['.', '[']) => {
+            let said = error.to_string();
+            let field = said.split('`').nth(1).unwrap_or_default();
+            Error::invalid(field, "conflict", format!("{field} is given under two of its names; send one."))
+        }
         _ => Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")),
     }
 }
@@ -436,6 +442,11 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
 /// Text as it was before it was put into an address.
 pub fn percent_decode(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// Whether that is text at all.
+pub(crate) fn is_utf8(text: &str) -> bool {
+    percent_encoding::percent_decode_str(text).decode_utf8().is_ok()
 }
 
 /// The top level of a body: an object, each name once.

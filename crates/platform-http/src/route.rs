@@ -116,6 +116,8 @@ pub struct Route {
     pub(crate) replay: Option<Replay>,
     /// It makes messages or threads, which have a rate of their own.
     pub(crate) creates: bool,
+    /// It ends when its client goes.
+    pub(crate) is_cancellable: bool,
     /// What it takes in the project of what its path names.
     pub(crate) right: Right,
     /// It has effects, though whoever may read may ask for it: headers that say what they are, beside the body.
@@ -202,6 +204,13 @@ impl Route {
         Fut: Future<Output = Result<Option<Answer>>> + 'static,
     {
         self.replay = Some(Box::new(move |account, reference| replay(account, reference).boxed_local()));
+        self
+    }
+
+    /// It ends when its client goes, where another that has an effect goes on to its end: it waits for what goes on by
+    /// itself, or what was asked for is of no use to anybody else. Under an `Idempotency-Key` it goes on, too.
+    pub fn cancellable(&mut self) -> &mut Self {
+        self.is_cancellable = true;
         self
     }
 
@@ -368,6 +377,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             is_known: None,
             replay: None,
             creates: false,
+            is_cancellable: false,
             right: if changes { Right::Change } else { Right::Use },
             named: placeholders(path).map(|name| (name, kind(name))).collect(),
             references: Vec::new(),

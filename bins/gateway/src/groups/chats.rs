@@ -46,6 +46,7 @@ fn group(services: Arc<Services>) -> Group {
         .post("/v1/assistants/{identifier}/messages", session_write, send)
         .with(spec::send)
         .creating()
+        .cancellable()
         .replaying(move |account, run| replay(Arc::clone(&chats), account, run));
     group.get("/v1/assistants/{identifier}/chats", session_read, list).with(spec::list);
     group.get("/v1/assistants/{identifier}/chats/{chatUid}", session_read, get).with(spec::get);

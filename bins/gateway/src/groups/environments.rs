@@ -75,7 +75,7 @@ fn group(environments: Arc<PgEnvironments>) -> Group {
     let (read, write) = (key("sandbox:read"), key("sandbox:write"));
     group.post("/v1/environments/{environmentId}/sandbox/start", write, start).with(spec::start).changing();
     group.get("/v1/environments/{environmentId}/sandbox/status", read, status).with(spec::status);
-    group.post("/v1/environments/{environmentId}/sandbox/exec", write, exec).with(spec::exec).changing();
+    group.post("/v1/environments/{environmentId}/sandbox/exec", write, exec).with(spec::exec).changing().cancellable();
     group.post("/v1/environments/{environmentId}/sandbox/stop", write, stop).with(spec::stop).changing();
     group
         .post("/v1/environments/{environmentId}/sandbox/files/list", write, list_files)

@@ -65,7 +65,11 @@ fn group(services: Arc<Services>) -> Group {
     group.delete("/v1/integrations/servers/{id}", write, delete_server).with(spec::delete_server);
     group.get("/v1/integrations/servers/{id}/tools", read, tools).with(spec::tools);
     group.patch("/v1/integrations/servers/{id}/tools", write, expose).with(spec::expose);
-    group.post("/v1/integrations/servers/{id}/tools/{tool}/test", write, test).with(spec::test).approving();
+    group
+        .post("/v1/integrations/servers/{id}/tools/{tool}/test", write, test)
+        .with(spec::test)
+        .approving()
+        .cancellable();
     group.get("/v1/integrations/{app}", read, get).with(spec::get);
     group.get("/v1/integrations/{app}/auth", read, schemes).with(spec::schemes);
     group.post("/v1/integrations/{app}/connect", write, connect).with(spec::connect);

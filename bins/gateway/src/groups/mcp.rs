@@ -68,7 +68,7 @@ fn endpoint(services: Arc<Services>) -> Group {
     let read = session("mcp-gateway:read");
     for path in ["/v1/mcp", "/v1/mcp/{profileSlug}"] {
         group.get(path, read, listen).with(spec::listen).resource();
-        group.post(path, read, answer).with(spec::answer).raw().resource().acting(&[UPSTREAM]);
+        group.post(path, read, answer).with(spec::answer).raw().resource().acting(&[UPSTREAM]).cancellable();
     }
     group.build()
 }

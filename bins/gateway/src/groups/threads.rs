@@ -5,8 +5,8 @@ use std::sync::Arc;
 use actix_web::http::Method;
 use platform_access::Kind;
 use platform_agents::{
-    Evaluation, EvaluationService, PgEvaluationService, PgThreadService, THREAD, Thread, ThreadFilter, ThreadService,
-    purge_callbacks,
+    Evaluation, EvaluationService, NewApproval, NewResume, PauseOrResume, PgEvaluationService, PgThreadService, THREAD,
+    Thread, ThreadFilter, ThreadService, purge_callbacks,
 };
 use platform_conversation::{AGENT, ContentPages};
 use platform_core::{AccountId, Checks, Id, Result};
@@ -204,14 +204,26 @@ async fn pause(services: Arc<Services>, request: Request) -> Result<Answer> {
     Answer::ok(&services.threads.pause(caller, id, request.body().await?, once).await?)
 }
 
+/// Counts what is said on the way as the message that it is (contract 00 §8).
+async fn count_said(request: &Request, message: Option<&String>) -> Result<()> {
+    match message.filter(|message| !message.is_empty()) {
+        Some(_) => request.count_creation().await,
+        None => Ok(()),
+    }
+}
+
 async fn resume(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.resume(caller, id, request.body().await?, once).await?)
+    let given: NewResume = request.body().await?;
+    count_said(&request, given.message.as_ref()).await?;
+    Answer::ok(&services.threads.resume(caller, id, given, once).await?)
 }
 
 async fn pause_or_resume(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.pause_or_resume(caller, id, request.body().await?, once).await?)
+    let given: PauseOrResume = request.body().await?;
+    count_said(&request, given.message.as_ref()).await?;
+    Answer::ok(&services.threads.pause_or_resume(caller, id, given, once).await?)
 }
 
 async fn complete(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -221,7 +233,9 @@ async fn complete(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn approve(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
-    Answer::ok(&services.threads.approve(caller, id, request.body().await?, once).await?)
+    let given: NewApproval = request.body().await?;
+    count_said(&request, given.message.as_ref()).await?;
+    Answer::ok(&services.threads.approve(caller, id, given, once).await?)
 }
 
 async fn say(services: Arc<Services>, request: Request) -> Result<Answer> {

@@ -61,7 +61,11 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
     group.get("/v1/tool-servers/{toolServerId}/tools/{toolName}", read, get_tool).with(spec::get_tool);
     group.patch("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, update_tool).with(spec::update_tool);
     group.delete("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, delete_tool).with(spec::delete_tool);
-    group.post("/v1/tool-servers/{toolServerId}/tools/{toolName}/test", write, test).with(spec::test).approving();
+    group
+        .post("/v1/tool-servers/{toolServerId}/tools/{toolName}/test", write, test)
+        .with(spec::test)
+        .approving()
+        .cancellable();
     group.build()
 }
 

@@ -396,15 +396,16 @@ impl AgentService for PgAgentService {
     }
 
     async fn daily_costs(&self, account: &AccountId, id: &Id<Agent>, range: DailyRange) -> Result<Vec<CostRow>> {
-        self.ready(account, id, None).await?;
+        // The range is judged before it matters whose it is.
         let conn = self.ports.db.read().await?;
-        costs::daily(conn.get(), account, id, &range, self.ports.clock.now()).await
+        let costs = costs::daily(conn.get(), account, id, &range, self.ports.clock.now()).await?;
+        self.ready(account, id, None).await.map(|_| costs)
     }
 
     async fn monthly_costs(&self, account: &AccountId, id: &Id<Agent>, range: MonthlyRange) -> Result<Vec<CostRow>> {
-        self.ready(account, id, None).await?;
         let conn = self.ports.db.read().await?;
-        costs::monthly(conn.get(), account, id, &range, self.ports.clock.now()).await
+        let costs = costs::monthly(conn.get(), account, id, &range, self.ports.clock.now()).await?;
+        self.ready(account, id, None).await.map(|_| costs)
     }
 
     async fn cost_summary(&self, account: &AccountId, id: &Id<Agent>) -> Result<CostSummary> {

@@ -138,8 +138,8 @@ impl TenantService for PgTenantService {
             ("imageUrl", &new.image_url),
             ("domain", &new.domain),
         ];
-        let pinned: Vec<String> =
-            fields.iter().filter(|(_, given)| given.is_some()).map(|(n, _)| (*n).into()).collect();
+        let is_said = |given: &Option<String>| given.as_ref().is_some_and(|given| !given.is_empty());
+        let pinned = fields.iter().filter(|(_, given)| is_said(given)).map(|(name, _)| (*name).to_owned()).collect();
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
@@ -183,7 +183,13 @@ impl TenantService for PgTenantService {
                 domain: row.domain.clone(),
                 metadata: row.metadata(),
             };
-            pin(&mut row.pinned, &patch, &["displayName", "email", "imageUrl", "domain"]);
+            let known = [
+                ("displayName", &row.display_name),
+                ("email", &row.email),
+                ("imageUrl", &row.image_url),
+                ("domain", &row.domain),
+            ];
+            pin(&mut row.pinned, &patch, &known);
             let changes_domain = patch.contains_key("email") || patch.contains_key("domain");
             let changed = overlay(&current, patch)?;
             changed.check()?;
@@ -270,7 +276,8 @@ impl TenantService for PgTenantService {
                 email: row.email.clone(),
                 image_url: row.image_url.clone(),
             };
-            pin(&mut row.pinned, &patch, &["displayName", "email", "imageUrl"]);
+            let known = [("displayName", &row.display_name), ("email", &row.email), ("imageUrl", &row.image_url)];
+            pin(&mut row.pinned, &patch, &known);
             let changed = overlay(&current, patch)?;
             changed.check()?;
             (row.display_name, row.email, row.image_url) = (changed.display_name, changed.email, changed.image_url);
@@ -295,12 +302,14 @@ impl TenantService for PgTenantService {
     }
 }
 
-/// What was said of a field stays, whatever messages say of it; what is back at its default does not.
-fn pin(pinned: &mut Vec<String>, patch: &Object, fields: &[&str]) {
-    for (name, value) in patch.iter().filter(|(name, _)| fields.contains(&name.as_str())) {
-        pinned.retain(|known| known != name);
+/// What was said of a field stays, whatever messages say of it; what is back at its default does not, and what is sent back
+/// as it was read says nothing.
+fn pin(pinned: &mut Vec<String>, patch: &Object, fields: &[(&str, &String)]) {
+    for (name, known) in fields {
+        let Some(value) = patch.get(*name).filter(|value| value.as_str() != Some(known)) else { continue };
+        pinned.retain(|pinned| pinned != name);
         if !value.is_null() {
-            pinned.push(name.clone());
+            pinned.push((*name).to_owned());
         }
     }
 }

@@ -179,11 +179,16 @@ impl NewUsage {
                 return Err(Error::new(code::INVALID_USAGE_SOURCE, message));
             }
         };
-        let mut checks = platform_core::Checks::default();
-        checks.length("reason", self.reason.as_deref().unwrap_or_default(), 0..=LONGEST_REASON);
-        checks.finish()?;
+        check_reason(self.reason.as_deref())?;
         Ok(Amounts { tokens: Metric::Tokens.counted(tokens), cost, source: source.to_owned() })
     }
+}
+
+/// Refuses a reason that is a text of its own.
+pub(crate) fn check_reason(reason: Option<&str>) -> Result<()> {
+    let mut checks = platform_core::Checks::default();
+    checks.length("reason", reason.unwrap_or_default(), 0..=LONGEST_REASON);
+    checks.finish()
 }
 
 /// What was added.

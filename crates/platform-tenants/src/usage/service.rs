@@ -12,7 +12,7 @@ use super::{
     history,
     model::{
         AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,
-        Usage, UsageEntry, shown,
+        Usage, UsageEntry, check_reason, shown,
     },
     tiers,
 };
@@ -364,6 +364,7 @@ impl UsageService for PgTenantService {
         which: Reset,
         once: Option<&Idempotency>,
     ) -> Result<ResetDone> {
+        check_reason(which.reason.as_deref())?;
         let (account, subtenant) = (&caller.account, subtenant.map(Id::as_str));
         let mut conn = self.db.conn().await?;
         let resetting = conn.transaction::<_, Error, _>(async |conn| {
@@ -399,6 +400,7 @@ impl UsageService for PgTenantService {
             let path = error.path().to_string();
             misfit(&path, &error.into_inner())
         })?;
+        check_reason(change.reason.as_deref())?;
         let (account, subtenant, now) = (&caller.account, subtenant.map(Id::as_str), self.clock.now());
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
