@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{FakeToolServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -310,4 +310,38 @@ fn resident(app: &TestApp) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", app.pid())).expect("a process");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
+}
+
+#[tokio::test]
+async fn one_end_user_leaves_room_for_the_others_of_its_account() {
+    let server = FakeToolServer::start();
+    let app = app_with(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_RATE_FULL", "0")]).await;
+    let open = json!({"name": "O", "identifier": "open", "accessConfiguration": {"externalAccess": true}});
+    app.post("/assistants", open).await;
+    let token = session(&app, json!({"tenantId": "acme", "subtenantId": "mallory"})).await;
+    let post = "POST /v1/assistants/chats HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let begun = format!("{post}authorization: Bearer {token}\r\ncontent-length: 100000\r\n\r\n{}", " ".repeat(70_000));
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = connect(&app).await;
+        stream.write_all(begun.as_bytes()).await.expect("written");
+        slow.push(stream);
+    }
+    let files: Vec<Value> =
+        (0..20).map(|n| json!({"name": "a.txt", "url": format!("{}/hold/0?{n}", server.url())})).collect();
+    let sent = json!({"message": "x", "files": files}).to_string();
+    let sent = app.anonymous(Method::POST, "/v1/assistants/open/messages?async=true").bearer_auth(&token).body(sent);
+    let sending = sent.header("content-type", "application/json").send();
+    let of_others = async {
+        // Its files are asked for, as far as they may be.
+        server.called(3).await;
+        let own = json!({"message": "x".repeat(200_000), "files": [{"name": "b.txt", "url": format!("{}/text", server.url())}]});
+        let answered = app.post("/assistants/open/messages?async=true", own).await;
+        assert_eq!(answered.status, StatusCode::OK, "{}", answered.body);
+    };
+    tokio::select! {
+        answer = sending => panic!("nobody gave it its files: {answer:?}"),
+        () = of_others => {}
+    }
+    server.let_go();
 }

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use diesel::{dsl::sql, prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, FairMemory, FairPermit, FairSemaphore, Owner, Result, Timestamp};
+use platform_core::{AccountId, Error, FairMemory, FairPermit, FairSemaphore, Owner, Result, Timestamp, joined};
 use platform_db::Conn;
 use platform_egress::Egress;
 use platform_files::{HEAD_BYTES, PgFileService, media_type, type_of, type_of_address, type_of_media, type_of_name};
@@ -35,6 +35,9 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Messages whose files are fetched at once.
 const MESSAGES_AT_ONCE: usize = 8;
+
+/// Files that are fetched at once for one end user, whose account has few places more.
+const OF_END_USER: usize = 3;
 
 /// Stored files of one message together.
 const MOST_BYTES: usize = 25 << 20;
@@ -92,6 +95,7 @@ pub struct FileFetcher {
     files: Arc<PgFileService>,
     documents: Arc<dyn DocumentReader>,
     places: FairSemaphore,
+    of_end_users: FairSemaphore<String>,
     memory: FairMemory,
 }
 
@@ -104,8 +108,9 @@ impl FileFetcher {
         most_bytes: usize,
     ) -> Self {
         let places = FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE);
+        let of_end_users = FairSemaphore::new(0, OF_END_USER);
         let memory = FairMemory::new(FETCHED.0, FETCHED.1);
-        Self { egress: egress.reading(most_bytes), files, documents, places, memory }
+        Self { egress: egress.reading(most_bytes), files, documents, places, of_end_users, memory }
     }
 
     /// The way out.
@@ -140,13 +145,21 @@ impl FileFetcher {
         let fetched = async {
             let place = self.places.acquire(account).await;
             let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));
+            let (tenant, user) = (owner.tenant_id.as_deref(), owner.subtenant_id.as_deref().unwrap_or_default());
+            let end_user = &tenant.map(|tenant| joined([account.as_str(), tenant, user]));
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 let kept = match self.files.token_of(&file.download_url) {
                     Some(token) => {
                         let read = self.read(account, owner, token, file, left).await;
                         read.map_err(|error| error.at(&path(i)))
                     }
-                    None => fetch(egress, &path(i), file, left).await,
+                    None => {
+                        let _of_end_user = match end_user {
+                            Some(end_user) => Some(self.of_end_users.acquire(end_user).await),
+                            None => None,
+                        };
+                        fetch(egress, &path(i), file, left).await
+                    }
                 };
                 kept.map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))
             });

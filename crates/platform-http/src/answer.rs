@@ -20,7 +20,7 @@ use futures_util::{
     future::ready,
     stream::{once, try_unfold},
 };
-use platform_core::{Error, FairPermit, MOST_LISTED, Result};
+use platform_core::{Error, MOST_LISTED, Result};
 use platform_realtime::Watcher;
 use serde::Serialize;
 use serde_json::json;
@@ -28,7 +28,7 @@ use tracing::warn;
 
 use crate::{
     bounded::bounded,
-    gate::StreamPlace,
+    gate::{Room, StreamPlace},
     sse::{self, Event, Follower},
 };
 
@@ -73,7 +73,7 @@ pub struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Body,
     /// Where a large answer is counted until it is read.
-    room: Option<FairPermit<String>>,
+    room: Room,
     /// A list of it is no page of a longer one.
     is_whole: bool,
     ignored: Vec<String>,
@@ -121,7 +121,7 @@ impl Body {
 /// An answer that is handed on as its reader takes it: what is handed on is copied.
 struct Pieces {
     rest: Bytes,
-    _room: Option<FairPermit<String>>,
+    _room: Room,
 }
 
 impl MessageBody for Pieces {
@@ -248,7 +248,7 @@ impl Answer {
         Self {
             status,
             body,
-            room: None,
+            room: Room::default(),
             is_whole: false,
             ignored: Vec::new(),
             headers: Vec::new(),
@@ -297,7 +297,7 @@ impl Answer {
     }
 
     /// A list within its bound; the answer has the room that `hold` gives for so many bytes, if any.
-    pub(crate) fn bounded(mut self, hold: impl FnOnce(usize) -> Result<Option<FairPermit<String>>>) -> Result<Self> {
+    pub(crate) fn bounded(mut self, hold: impl FnOnce(usize) -> Result<Room>) -> Result<Self> {
         if matches!(self.body, Body::Paged(_)) {
             return Ok(Self { room: hold(MOST_LISTED)?, ..self });
         }

@@ -12,10 +12,15 @@ use actix_web::{
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
-use platform_core::{Code, Error, FairPermit, Result};
+use platform_core::{Code, Error, Result};
 use tokio::task::yield_now;
 
-use crate::{code, gate::SMALL_BODY, http::Http, route::Route};
+use crate::{
+    code,
+    gate::{Place, SMALL_BODY, Whose},
+    http::Http,
+    route::Route,
+};
 
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -58,10 +63,10 @@ pub(crate) fn wrong_kind() -> Error {
 pub(crate) async fn read(
     http: &Http,
     route: &Route,
-    whose: &String,
+    whose: &Whose,
     headers: &HeaderMap,
     payload: &mut Incoming,
-) -> Result<(Bytes, Option<FairPermit<String>>)> {
+) -> Result<(Bytes, Option<Place>)> {
     refuse_encoding(headers)?;
     let text = |name: HeaderName| text(headers, name);
     // What comes with a GET says nothing.
@@ -127,12 +132,12 @@ pub(crate) async fn is_whole(payload: &mut Incoming) -> bool {
 #[derive(Default)]
 struct Unfinished {
     has_waited: bool,
-    any: Option<FairPermit<String>>,
-    large: Option<FairPermit<String>>,
+    any: Option<Place>,
+    large: Option<Place>,
 }
 
 impl Unfinished {
-    async fn next(&mut self, http: &Http, whose: &String, payload: &mut Incoming) -> Result<Option<Bytes>> {
+    async fn next(&mut self, http: &Http, whose: &Whose, payload: &mut Incoming) -> Result<Option<Bytes>> {
         let broken = |error| Error::new(Code::BAD_REQUEST, format!("The body broke off: {error}."));
         if self.any.is_none() {
             if let Some(chunk) = payload.next().now_or_never() {

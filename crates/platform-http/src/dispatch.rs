@@ -35,7 +35,7 @@ use crate::{
     connection::Control,
     cors::Cors,
     error,
-    gate::network,
+    gate::{Whose, network},
     http::Http,
     multipart::{self, Received},
     request::{Fields, Request, is_utf8, percent_decode},
@@ -294,7 +294,7 @@ async fn refuse(http: &Http, request: &HttpRequest, error: Error) -> Error {
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.
-async fn run(route: &Route, mut request: Request, whose: String) -> Result<Answer> {
+async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer> {
     let http = Arc::clone(&request.http);
     let Some(once) = request.once.clone() else {
         let goes_on = !route.only_reads() && !route.is_cancellable;
@@ -344,12 +344,12 @@ async fn run(route: &Route, mut request: Request, whose: String) -> Result<Answe
 struct Handling {
     work: Option<LocalBoxFuture<'static, Result<Answer>>>,
     http: Arc<Http>,
-    whose: String,
+    whose: Whose,
     span: Span,
 }
 
 impl Handling {
-    fn new(work: LocalBoxFuture<'static, Result<Answer>>, http: Arc<Http>, whose: String) -> Self {
+    fn new(work: LocalBoxFuture<'static, Result<Answer>>, http: Arc<Http>, whose: Whose) -> Self {
         Self { work: Some(work), http, whose, span: Span::current() }
     }
 }
@@ -450,11 +450,14 @@ fn names(text: &str) -> Vec<String> {
 }
 
 /// Whose a body is that is still coming: an account's, or somebody's at an address.
-fn whose(http: &Http, identity: Option<&Identity>, request: &HttpRequest) -> String {
-    match (identity, http.gate.client(request)) {
-        (Some(identity), _) => identity.caller.account.as_str().to_owned(),
-        (None, address) => address.map(|address| network(address).to_string()).unwrap_or_default(),
-    }
+fn whose(http: &Http, identity: Option<&Identity>, request: &HttpRequest) -> Whose {
+    let Some(Identity { caller, .. }) = identity else {
+        let network = http.gate.client(request).map(|address| network(address).to_string());
+        return Whose { account: network.unwrap_or_default(), end_user: None };
+    };
+    let account = caller.account.as_str();
+    let end_user = caller.session().map(|_| joined([account, &caller.principal()]));
+    Whose { account: account.to_owned(), end_user }
 }
 
 /// The idempotency key of a POST, with all it covers.

@@ -83,12 +83,13 @@ pub struct Gate {
     /// Connections on which a good credential came, by account, and those of end users by user, too.
     known: FairSemaphore<AccountId>,
     end_users: FairSemaphore<String>,
-    bodies: FairSemaphore<String>,
-    large_bodies: FairSemaphore<String>,
+    bodies: Places,
+    large_bodies: Places,
     memory: FairMemory<String>,
-    uploads: FairSemaphore<String>,
+    uploads: Places,
     /// Answers that are not read yet.
     answers: FairMemory<String>,
+    answers_of_end_users: FairMemory<String>,
     /// Those to what changed something, counted without a bound: they are given in any case.
     answers_of_effects: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
@@ -96,6 +97,49 @@ pub struct Gate {
     unattended: FairSemaphore<String>,
     /// New `Idempotency-Key`s of each account since they were counted.
     new_keys: Mutex<HashMap<AccountId, usize>>,
+}
+
+/// Whose a request is.
+#[derive(Clone)]
+pub(crate) struct Whose {
+    /// The account; the network of an address where nobody is known.
+    pub account: String,
+    /// The end user whose session asks.
+    pub end_user: Option<String>,
+}
+
+/// Room for an answer, of an end user and of the account.
+pub(crate) type Room = [Option<FairPermit<String>>; 2];
+
+/// Places of accounts, of which one end user takes a quarter at most.
+struct Places {
+    of_accounts: FairSemaphore<String>,
+    of_end_users: FairSemaphore<String>,
+}
+
+/// One of them, until it is dropped.
+pub(crate) struct Place {
+    _of_account: FairPermit<String>,
+    _of_end_user: Option<FairPermit<String>>,
+}
+
+impl Places {
+    /// `permits` in all, `share` of one account; 0 = no bound.
+    fn new(permits: usize, share: usize) -> Self {
+        Self { of_accounts: FairSemaphore::new(permits, share), of_end_users: FairSemaphore::new(0, share.div_ceil(4)) }
+    }
+
+    /// One, unless that takes too long.
+    async fn take(&self, whose: &Whose) -> Result<Place> {
+        let taking = async {
+            let _of_end_user = match &whose.end_user {
+                Some(end_user) => Some(self.of_end_users.acquire(end_user).await),
+                None => None,
+            };
+            Place { _of_account: self.of_accounts.acquire(&whose.account).await, _of_end_user }
+        };
+        timeout(PATIENCE, taking).await.map_err(|_| too_many_bodies())
+    }
 }
 
 /// A connection of somebody who is known; it counts until it is dropped.
@@ -135,11 +179,12 @@ impl Gate {
             proxied: FairSemaphore::new(0, 0),
             known: FairSemaphore::new(config.connections, 0),
             end_users: FairSemaphore::new(0, config.connections_per_address),
-            bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
-            large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
+            bodies: Places::new(MOST_BODIES, config.bodies_per_address),
+            large_bodies: Places::new(LARGE_BODIES.0, LARGE_BODIES.1),
             memory: FairMemory::new(BODY_MEMORY.0, BODY_MEMORY.1),
-            uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
+            uploads: Places::new(UPLOADS.0, UPLOADS.1),
             answers: FairMemory::new(ANSWERS.0, ANSWERS.1),
+            answers_of_end_users: FairMemory::new(0, ANSWERS.1 / 4),
             answers_of_effects: FairMemory::new(0, 0),
             once: FairSemaphore::new(0, 1),
             unattended: FairSemaphore::new(UNATTENDED.0, UNATTENDED.1),
@@ -148,18 +193,22 @@ impl Gate {
     }
 
     /// Room for an answer of so many bytes, until it is read.
-    pub(crate) fn answer(&self, whose: &String, bytes: usize) -> Result<Option<FairPermit<String>>> {
-        self.answers.try_hold(whose, bytes).map_err(|_| unread())
+    pub(crate) fn answer(&self, whose: &Whose, bytes: usize) -> Result<Room> {
+        let of_end_user = match &whose.end_user {
+            Some(end_user) => self.answers_of_end_users.try_hold(end_user, bytes).map_err(|_| unread())?,
+            None => None,
+        };
+        Ok([of_end_user, self.answers.try_hold(&whose.account, bytes).map_err(|_| unread())?])
     }
 
     /// Counts the answer of an effect, which is told in any case, until it is read.
-    pub(crate) fn answer_of_effect(&self, whose: &String, bytes: usize) -> Option<FairPermit<String>> {
-        self.answers_of_effects.try_hold(whose, bytes).ok().flatten()
+    pub(crate) fn answer_of_effect(&self, whose: &Whose, bytes: usize) -> Room {
+        [self.answers_of_effects.try_hold(&whose.account, bytes).ok().flatten(), None]
     }
 
     /// Refuses an effect to whoever has not read what many earlier ones answered.
-    pub(crate) fn expects_effect(&self, whose: &String) -> Result<()> {
-        if self.answers_of_effects.held(whose) < ANSWERS.1 { Ok(()) } else { Err(unread()) }
+    pub(crate) fn expects_effect(&self, whose: &Whose) -> Result<()> {
+        if self.answers_of_effects.held(&whose.account) < ANSWERS.1 { Ok(()) } else { Err(unread()) }
     }
 
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
@@ -168,8 +217,8 @@ impl Gate {
     }
 
     /// A place for a request that goes on to its end although its client is gone; `None` where somebody has too many.
-    pub(crate) fn unattended(&self, whose: &String) -> Option<FairPermit<String>> {
-        self.unattended.try_acquire(whose)
+    pub(crate) fn unattended(&self, whose: &Whose) -> Option<FairPermit<String>> {
+        self.unattended.try_acquire(&whose.account)
     }
 
     /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.
@@ -216,24 +265,24 @@ impl Gate {
         Some(KnownPlace { _of_account: self.known.try_acquire(&caller.account)?, _of_user: of_user })
     }
 
-    /// A place for a body that is still coming; `whose`: account or address.
-    pub(crate) async fn body(&self, whose: &String) -> Result<FairPermit<String>> {
-        timeout(PATIENCE, self.bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    /// A place for a body that is still coming.
+    pub(crate) async fn body(&self, whose: &Whose) -> Result<Place> {
+        self.bodies.take(whose).await
     }
 
     /// The same when it turns out to be large.
-    pub(crate) async fn large_body(&self, whose: &String) -> Result<FairPermit<String>> {
-        timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    pub(crate) async fn large_body(&self, whose: &Whose) -> Result<Place> {
+        self.large_bodies.take(whose).await
     }
 
     /// Room for a body that takes so many bytes of memory while it is answered.
-    pub(crate) async fn memory(&self, whose: &String, bytes: usize) -> Result<Option<FairPermit<String>>> {
-        timeout(PATIENCE, self.memory.hold(whose, bytes)).await.map_err(|_| too_many_bodies())
+    pub(crate) async fn memory(&self, whose: &Whose, bytes: usize) -> Result<Option<FairPermit<String>>> {
+        timeout(PATIENCE, self.memory.hold(&whose.account, bytes)).await.map_err(|_| too_many_bodies())
     }
 
     /// A place for files that are still coming.
-    pub(crate) async fn upload(&self, whose: &String) -> Result<FairPermit<String>> {
-        timeout(PATIENCE, self.uploads.acquire(whose)).await.map_err(|_| too_many_bodies())
+    pub(crate) async fn upload(&self, whose: &Whose) -> Result<Place> {
+        self.uploads.take(whose).await
     }
 
     /// Counts a request; the tightest bucket it fell into, or why it is refused.

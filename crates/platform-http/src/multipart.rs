@@ -29,6 +29,7 @@ use tracing::warn;
 use crate::{
     body::{Incoming, refuse_encoding, too_large},
     code,
+    gate::Whose,
     http::Http,
     request::Fields,
 };
@@ -113,7 +114,7 @@ pub(crate) struct Received {
 pub(crate) async fn receive(
     http: &Http,
     most: usize,
-    whose: &String,
+    whose: &Whose,
     headers: &HeaderMap,
     payload: &mut Incoming,
 ) -> Result<Received> {

@@ -27,7 +27,7 @@ use crate::{
     bearer::Bearer,
     body::{is_json_or_none, wrong_kind},
     code,
-    gate::{Gate, StreamPlace},
+    gate::{Gate, Place, StreamPlace},
     http::Http,
     multipart::Part,
     route::Route,
@@ -465,11 +465,7 @@ impl Fields {
 
     /// The same of a body that came from outside, unless it is for its route to read; the bytes of memory that it takes
     /// while it is answered; and the place that it came in by.
-    pub async fn checked(
-        body: &Bytes,
-        route: &Route,
-        place: Option<FairPermit<String>>,
-    ) -> Result<(Self, usize, Option<FairPermit<String>>)> {
+    pub async fn checked(body: &Bytes, route: &Route, place: Option<Place>) -> Result<(Self, usize, Option<Place>)> {
         let (body, is_raw, too_large) = (body.clone(), route.is_raw, route.too_large);
         run_sized(body.len(), move || {
             if is_raw {
