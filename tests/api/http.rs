@@ -5,7 +5,10 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{UNBOUNDED, app, app_with};
+use crate::{
+    access::session,
+    support::{UNBOUNDED, app, app_with},
+};
 
 async fn raw(app: &TestApp, request: &str) -> String {
     let address = app.url().trim_start_matches("http://").to_owned();
@@ -164,6 +167,10 @@ async fn what_is_no_body_and_what_asks_for_another_protocol_is_answered_at_once(
         let answer = raw(&app, &format!("{}{{}}", head(&format!("{twice}\r\ncontent-length: 2")))).await;
         assert!(answer.starts_with("HTTP/1.1 415"), "{twice}: {answer}");
     }
+    // What a session may not say it may not say as a number either.
+    let token = session(&app, json!({"tenantId": "acme"})).await;
+    let other = app.anonymous(Method::POST, "/v1/assistants/chats").bearer_auth(token).json(&json!({"tenantId": 5}));
+    assert_eq!(app.send(other).await.error(), "VALIDATION_ERROR");
     // Two names of one field are a question of which is meant.
     let both = json!({"message": "x", "llm": "demo-1", "model": "demo-1"});
     let both = app.post("/assistants/default/messages", both).await;

@@ -3,7 +3,7 @@
 use futures_util::{StreamExt, future::join_all};
 use platform_testing::{Ending, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{
     Frames, PROGRAM, agent, app, app_with, app_with_tools, eventually, finished, other_account, start, thread, tool,
@@ -40,6 +40,21 @@ async fn a_key_has_its_burst_and_the_headers_tell_the_truth() {
     assert_eq!(app.get("/models").await.status, StatusCode::OK, "what Retry-After says is enough");
     let public = app.send(app.anonymous(Method::GET, "/v1/health")).await;
     assert_eq!((public.status, public.header("ratelimit-limit")), (StatusCode::OK, ""));
+}
+
+#[tokio::test]
+async fn what_is_said_to_a_thread_on_the_way_counts_as_a_message() {
+    let app = app_with(&[("PLATFORM_RATE_FULL", "0"), ("PLATFORM_RATE_CREATE_FULL", "30:4")]).await;
+    let of_agent = agent(&app, json!({})).await;
+    let id = thread(&app, &of_agent, "/say hello").await;
+    let says = async |how: &str, body: Value| app.post(&format!("/agents/threads/{id}/{how}"), body).await;
+    says("resume", json!({"message": "x"})).await;
+    says("pause-resume", json!({"action": "queued", "message": "x"})).await;
+    let answers = says("approval", json!({"action": "approved", "message": "x"})).await;
+    assert_ne!(answers.status, StatusCode::TOO_MANY_REQUESTS, "{}", answers.body);
+    let refused = says("resume", json!({"message": "x"})).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED"));
+    assert_ne!(says("resume", json!({})).await.status, StatusCode::TOO_MANY_REQUESTS, "nothing was said");
 }
 
 #[tokio::test]

@@ -17,8 +17,9 @@ use tracing_subscriber::{
 };
 
 /// Of the libraries only what an operator can do something about; spans are for traces. What rmcp says of a server
-/// names its whole address, in which there may be a secret; we say it ourselves.
-const QUIET: &str = "actix_server=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn,rmcp=off";
+/// names its whole address, in which there may be a secret; we say it ourselves. What is no HTTP is anybody's to send.
+const QUIET: &str =
+    "actix_http=off,actix_server=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn,rmcp=off";
 
 /// Sends what is left of the traces when it is dropped.
 pub(crate) struct Telemetry(Option<SdkTracerProvider>);

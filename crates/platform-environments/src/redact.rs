@@ -207,7 +207,13 @@ fn forms_of(value: &str, all: bool) -> Vec<Vec<u8>> {
     // Lines of a key may come one by one; what all keys begin and end with is no secret.
     let lines = value.lines().map(str::trim).filter(|line| line.len() >= LONG_LINE && !line.starts_with("-----"));
     let lines = lines.filter(|line| *line != value).map(str::to_owned);
-    spellings(value).into_iter().chain(lines).map(String::into_bytes).collect()
+    spellings(value).into_iter().chain([escaped(value)]).chain(lines).map(String::into_bytes).collect()
+}
+
+/// A value as a shell writes it that is to read it again.
+fn escaped(value: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:=@%+,".contains(c);
+    value.chars().flat_map(|c| Some('\\').filter(|_| !is_plain(c)).into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]
@@ -231,10 +237,21 @@ mod tests {
             "p%40ss%21Word%281%29%2ax",
             "s3cr3t/%2Btok~en%20and%20more",
             "s3cr3t%2F%2Btok%7Een+and+more",
+            "p@ss\\!Word\\(1\\)\\*x",
         ] {
             let masked = String::from_utf8(redactor.whole(text.as_bytes())).expect("text");
             assert!(masked.starts_with("[REDACTED:"), "{text}: {masked}");
         }
+    }
+
+    #[test]
+    fn the_lines_of_a_value_are_masked_one_by_one_and_what_all_keys_begin_with_is_not() {
+        let key =
+            "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nBAQEFAASCBKcwggSjAgEAAo\n-----END PRIVATE KEY-----";
+        let redactor = Redactor::new([("KEY", key)]);
+        let said = format!("> {}", key.replace('\n', "\n> "));
+        let masked = String::from_utf8(redactor.whole(said.as_bytes())).expect("text");
+        assert!(!masked.contains("MIIEv") && !masked.contains("BAQEF") && masked.contains("-----BEGIN"), "{masked}");
     }
 
     #[test]

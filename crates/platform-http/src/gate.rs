@@ -132,11 +132,11 @@ impl Places {
     /// One, unless that takes too long.
     async fn take(&self, whose: &Whose) -> Result<Place> {
         let taking = async {
-            let _of_end_user = match &whose.end_user {
+            let of_end_user = match &whose.end_user {
                 Some(end_user) => Some(self.of_end_users.acquire(end_user).await),
                 None => None,
             };
-            Place { _of_account: self.of_accounts.acquire(&whose.account).await, _of_end_user }
+            Place { _of_account: self.of_accounts.acquire(&whose.account).await, _of_end_user: of_end_user }
         };
         timeout(PATIENCE, taking).await.map_err(|_| too_many_bodies())
     }

@@ -12,7 +12,7 @@ use platform_db::{Db, Idempotency};
 use platform_egress::{Egress, EgressError};
 use platform_files::{Content, NewFile, PgFileService};
 use platform_runtime::{
-    Audio, Budget, Catalog, ChildPool, Cost, Dictations, Operation, Payer, SecondaryCall, Spender, Usage,
+    Audio, Budget, Catalog, ChildPool, Cost, Dictations, Fault, Operation, Payer, SecondaryCall, Spender, Usage,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -142,6 +142,17 @@ impl PgSpeech {
     }
 }
 
+/// Why an engine gives no text; what it does not take of one recording it takes of others.
+fn refused(fault: &Fault) -> Error {
+    let Some(status @ (400 | 413 | 415 | 422)) = fault.status else { return Error::from(fault) };
+    let message = format!(
+        "The speech engine does not take this recording (it answers {status}): it may be damaged, too short or too long. \
+         Send one of {}.",
+        SUPPORTED.join(", ")
+    );
+    Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED)
+}
+
 fn missing(id: &str) -> Error {
     Error::not_found(code::TRANSCRIPT_NOT_FOUND, "transcript", id)
 }
@@ -200,18 +211,7 @@ impl SpeechService for PgSpeech {
         };
         let model = budget.model(&payer, None);
         let heard = timeout_at(until, model.transcribe(&audio)).await.map_err(late)?;
-        let heard = heard.map_err(|fault| match fault.status {
-            // It hears others; this one is not to its liking.
-            Some(status @ (400 | 413 | 415 | 422)) => {
-                let message = format!(
-                    "The speech engine does not take this recording (it answers {status}): it may be damaged, too short or \
-                     too long. Send one of {}.",
-                    SUPPORTED.join(", ")
-                );
-                Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED)
-            }
-            _ => Error::from(&fault),
-        })?;
+        let heard = heard.map_err(|fault| refused(&fault))?;
         if heard.text.is_empty() {
             return Err(Error::new(code::NO_SPEECH_DETECTED, "Nobody speaks in this recording."));
         }

@@ -274,6 +274,9 @@ impl ToolDefinition {
     fn check_request(&self, checks: &mut Checks, path: &str, server: Option<&Url>) {
         let at = |field: &str| format!("{path}.{field}");
         checks.bytes(&at("endpoint"), self.endpoint.len(), 4096);
+        if self.endpoint.contains(char::is_control) {
+            checks.issue(&at("endpoint"), "format", "the endpoint has a control character, such as a line feed");
+        }
         let known = |key: &str| self.function.parameters["properties"].get(key).is_some();
         match placeholders(&self.endpoint) {
             Ok(names) => {

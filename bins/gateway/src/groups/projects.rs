@@ -251,8 +251,11 @@ async fn costs(
     tenant: Option<&str>,
     fill: bool,
 ) -> Result<Vec<ProjectCost>> {
-    let (account, id) = (request.account()?, project(services, request).await?.id);
+    let (account, found) = (request.account()?, project(services, request).await);
+    // The range is judged before it matters whose it is.
+    let id = found.as_ref().map_or("", |project| project.id.as_str()).to_owned();
     let (period, mut costs) = services.usage.project_costs(account, &id, tenant, by_month, range).await?;
+    found?;
     for (begins, count) in services.threads.count_in(account, &id, tenant, period).await? {
         costs.entry(begins).or_default().thread_count = count;
     }

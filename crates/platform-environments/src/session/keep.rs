@@ -165,7 +165,7 @@ impl PgEnvironments {
         let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
         if live.machine.ended().now_or_never().is_some() {
             // Its disk is still there.
-            self.end_later(live, End { status: "failed", reason: "error", error: Some(ENDED), saves, ..STOPPED });
+            self.end_later(live, End { status: "failed", reason: "error", error: Some(ENDED), saves });
             return Ok(());
         }
         let (expires, is_used) = {
