@@ -633,13 +633,14 @@ async fn what_is_written_while_its_client_or_its_tenant_goes_is_known_or_forgott
     app.post(core, json!({"content": "first"})).await;
     tell(&app, "m", &json!({"tenantId": "acme"}), "/say hello").await;
     let mut held = db.connect().conn().await.expect("a connection");
-    let waiting =
-        "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    let waits = async || (db.number(waiting).await > 0).then_some(());
+    let waits = async |table: &str| {
+        let waiting = "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        (db.number(&format!("{waiting} AND query LIKE '%{table}%'")).await > 0).then_some(())
+    };
     held.batch_execute("BEGIN; SELECT 1 FROM memory_buckets FOR UPDATE").await.expect("held");
     tokio::select! {
         reply = app.post(core, json!({"content": "second"})) => panic!("it was answered: {}", reply.body),
-        () = eventually("it is being written", waits) => {}
+        () = eventually("it is being written", async || waits("memory_buckets").await) => {}
     }
     // Its client is gone, which the platform sees before it answers others.
     for _ in 0..20 {
@@ -654,7 +655,7 @@ async fn what_is_written_while_its_client_or_its_tenant_goes_is_known_or_forgott
     held.batch_execute("BEGIN; SELECT 1 FROM tenants FOR UPDATE").await.expect("held");
     let deleting = app.delete("/tenants/acme");
     let writing = async {
-        eventually("it is being deleted", waits).await;
+        eventually("it is being deleted", async || waits("tenants").await).await;
         db.run("INSERT INTO memory_entries SELECT * FROM memory_entries_kept").await;
         held.batch_execute("ROLLBACK").await.expect("let go");
     };

@@ -28,6 +28,7 @@ diesel::table! {
         project_ids -> Nullable<Array<Text>>,
         user_id -> Nullable<Text>,
         grant_id -> Nullable<Text>,
+        client_id -> Nullable<Text>,
     }
 }
 

@@ -36,8 +36,9 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages whose files are fetched at once.
 const MESSAGES_AT_ONCE: usize = 8;
 
-/// Files that are fetched at once for one end user, whose account has few places more.
-const OF_END_USER: usize = 3;
+/// Of one end user, whose account has few places more: such messages, and files of theirs that are fetched at once.
+const MESSAGES_OF_END_USER: usize = 3;
+const FILES_OF_END_USER: usize = 4;
 
 /// Stored files of one message together.
 const MOST_BYTES: usize = 25 << 20;
@@ -95,8 +96,14 @@ pub struct FileFetcher {
     files: Arc<PgFileService>,
     documents: Arc<dyn DocumentReader>,
     places: FairSemaphore,
-    of_end_users: FairSemaphore<String>,
+    places_of_end_users: FairSemaphore<String>,
+    files_of_end_users: FairSemaphore<String>,
     memory: FairMemory,
+}
+
+/// A place of an end user, when it is for one.
+async fn of(end_user: &Option<String>, places: &FairSemaphore<String>) -> Option<FairPermit<String>> {
+    Some(places.acquire(end_user.as_ref()?).await)
 }
 
 impl FileFetcher {
@@ -107,10 +114,15 @@ impl FileFetcher {
         documents: Arc<dyn DocumentReader>,
         most_bytes: usize,
     ) -> Self {
-        let places = FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE);
-        let of_end_users = FairSemaphore::new(0, OF_END_USER);
-        let memory = FairMemory::new(FETCHED.0, FETCHED.1);
-        Self { egress: egress.reading(most_bytes), files, documents, places, of_end_users, memory }
+        Self {
+            egress: egress.reading(most_bytes),
+            files,
+            documents,
+            places: FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE),
+            places_of_end_users: FairSemaphore::new(0, MESSAGES_OF_END_USER),
+            files_of_end_users: FairSemaphore::new(0, FILES_OF_END_USER),
+            memory: FairMemory::new(FETCHED.0, FETCHED.1),
+        }
     }
 
     /// The way out.
@@ -142,11 +154,11 @@ impl FileFetcher {
     /// looked at. What type of file each is, is known then (contract 00 §12). `FILE_NOT_FOUND`, `VALIDATION_ERROR` or
     /// `URL_NOT_ALLOWED` when one cannot be read, `SERVICE_UNAVAILABLE` when files of other messages take all room.
     pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
+        let (tenant, user) = (owner.tenant_id.as_deref(), owner.subtenant_id.as_deref().unwrap_or_default());
+        let end_user = &tenant.map(|tenant| joined([account.as_str(), tenant, user]));
         let fetched = async {
-            let place = self.places.acquire(account).await;
+            let place = (of(end_user, &self.places_of_end_users).await, self.places.acquire(account).await);
             let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));
-            let (tenant, user) = (owner.tenant_id.as_deref(), owner.subtenant_id.as_deref().unwrap_or_default());
-            let end_user = &tenant.map(|tenant| joined([account.as_str(), tenant, user]));
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 let kept = match self.files.token_of(&file.download_url) {
                     Some(token) => {
@@ -154,10 +166,7 @@ impl FileFetcher {
                         read.map_err(|error| error.at(&path(i)))
                     }
                     None => {
-                        let _of_end_user = match end_user {
-                            Some(end_user) => Some(self.of_end_users.acquire(end_user).await),
-                            None => None,
-                        };
+                        let _place = of(end_user, &self.files_of_end_users).await;
                         fetch(egress, &path(i), file, left).await
                     }
                 };

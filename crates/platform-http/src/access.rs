@@ -160,9 +160,9 @@ pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
         if route.query_fields.iter().any(|field| field == name) {
             request.query.insert(name.to_owned(), own.clone());
         }
-        // What is no text is refused as what it is.
-        let is_left = request.fields.text(name).is_none() && !request.fields.value(name).is_null();
-        if !is_left && route.body_fields.iter().flatten().any(|field| field == name) {
+        // A value of another type is the handler's to refuse.
+        let is_other_type = request.fields.text(name).is_none() && !request.fields.value(name).is_null();
+        if !is_other_type && route.body_fields.iter().flatten().any(|field| field == name) {
             request.set_field(name, own)?;
         }
     }

@@ -82,7 +82,8 @@ pub(crate) async fn read(
         return Err(too_large(limit, declared));
     }
     // What asks for another protocol, of which there is none here, has no end but the one that it says.
-    let most = if headers.contains_key(header::UPGRADE) { declared.unwrap_or(0) } else { usize::MAX };
+    let is_endless = headers.contains_key(header::UPGRADE) && !headers.contains_key(header::TRANSFER_ENCODING);
+    let most = if is_endless { declared.unwrap_or(0) } else { usize::MAX };
     let reading = async {
         let (mut body, mut places) = (BytesMut::new(), Unfinished::default());
         while body.len() < most

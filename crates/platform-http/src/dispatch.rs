@@ -299,7 +299,7 @@ async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer
     let Some(once) = request.once.clone() else {
         let goes_on = !route.only_reads() && !route.is_cancellable;
         let work = (route.handler)(request);
-        return if goes_on { Handling::new(work, http, whose).await } else { work.await };
+        return if goes_on { Uncancelled::new(work, http, whose).await } else { work.await };
     };
     let account = request.account()?.clone();
     let replay = async || match once.find(&http.db).await? {
@@ -332,29 +332,29 @@ async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer
     }
     request.first = Some(Arc::clone(&first));
     let ending = end((route.handler)(request), once.clone(), http.db.clone(), first);
-    match Handling::new(ending.boxed_local(), Arc::clone(&http), whose).await {
+    match Uncancelled::new(ending.boxed_local(), Arc::clone(&http), whose).await {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
         answered => answered,
     }
 }
 
-/// What a request begins that has an effect. It goes on to its end although its client is gone: what is committed has to
-/// be told to all processes, and kept under its key.
-struct Handling {
+/// What a request begins that has an effect. It goes on to its end although its client is gone, in a task of its own: what is
+/// committed has to be told to all processes, and kept under its key.
+struct Uncancelled {
     work: Option<LocalBoxFuture<'static, Result<Answer>>>,
     http: Arc<Http>,
     whose: Whose,
     span: Span,
 }
 
-impl Handling {
+impl Uncancelled {
     fn new(work: LocalBoxFuture<'static, Result<Answer>>, http: Arc<Http>, whose: Whose) -> Self {
         Self { work: Some(work), http, whose, span: Span::current() }
     }
 }
 
-impl Future for Handling {
+impl Future for Uncancelled {
     type Output = Result<Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -365,7 +365,7 @@ impl Future for Handling {
     }
 }
 
-impl Drop for Handling {
+impl Drop for Uncancelled {
     fn drop(&mut self) {
         let Some(work) = self.work.take().filter(|_| !std::thread::panicking()) else { return };
         if let Some(place) = self.http.gate.unattended(&self.whose) {

@@ -13,7 +13,7 @@ use platform_core::{
     AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, Result, joined, sha256_hex,
 };
 use platform_limits::{Allowance, Rate, RateLimits};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::{code, http::HttpConfig};
@@ -43,6 +43,8 @@ const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 3, minutes: 15, burst: 3
 const ANSWERS: (usize, usize) = (128 << 20, 64 << 20);
 /// Requests with an effect that go on although their client is gone, in all and of one account.
 const UNATTENDED: (usize, usize) = (1024, 256);
+/// Whether they have ended is looked at so often when a process ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The keys of an account are counted after so many new ones.
 const KEYS_BETWEEN_COUNTS: usize = 1000;
 /// So long a body waits for its place.
@@ -94,7 +96,7 @@ pub struct Gate {
     answers_of_effects: FairMemory<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
-    unattended: FairSemaphore<String>,
+    unattended: Places,
     /// New `Idempotency-Key`s of each account since they were counted.
     new_keys: Mutex<HashMap<AccountId, usize>>,
 }
@@ -139,6 +141,15 @@ impl Places {
             Place { _of_account: self.of_accounts.acquire(&whose.account).await, _of_end_user: of_end_user }
         };
         timeout(PATIENCE, taking).await.map_err(|_| too_many_bodies())
+    }
+
+    /// One, if there is one at once.
+    fn try_take(&self, whose: &Whose) -> Option<Place> {
+        let of_end_user = match &whose.end_user {
+            Some(end_user) => Some(self.of_end_users.try_acquire(end_user)?),
+            None => None,
+        };
+        Some(Place { _of_account: self.of_accounts.try_acquire(&whose.account)?, _of_end_user: of_end_user })
     }
 }
 
@@ -187,7 +198,7 @@ impl Gate {
             answers_of_end_users: FairMemory::new(0, ANSWERS.1 / 4),
             answers_of_effects: FairMemory::new(0, 0),
             once: FairSemaphore::new(0, 1),
-            unattended: FairSemaphore::new(UNATTENDED.0, UNATTENDED.1),
+            unattended: Places::new(UNATTENDED.0, UNATTENDED.1),
             new_keys: Mutex::default(),
         }
     }
@@ -203,12 +214,16 @@ impl Gate {
 
     /// Counts the answer of an effect, which is told in any case, until it is read.
     pub(crate) fn answer_of_effect(&self, whose: &Whose, bytes: usize) -> Room {
-        [self.answers_of_effects.try_hold(&whose.account, bytes).ok().flatten(), None]
+        let hold = |whose: &String| self.answers_of_effects.try_hold(whose, bytes).ok().flatten();
+        [whose.end_user.as_ref().and_then(hold), hold(&whose.account)]
     }
 
     /// Refuses an effect to whoever has not read what many earlier ones answered.
     pub(crate) fn expects_effect(&self, whose: &Whose) -> Result<()> {
-        if self.answers_of_effects.held(&whose.account) < ANSWERS.1 { Ok(()) } else { Err(unread()) }
+        let held = |whose: &String| self.answers_of_effects.held(whose);
+        let has_room = held(&whose.account) < ANSWERS.1
+            && whose.end_user.as_ref().is_none_or(|end_user| held(end_user) < ANSWERS.1 / 4);
+        if has_room { Ok(()) } else { Err(unread()) }
     }
 
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
@@ -217,8 +232,15 @@ impl Gate {
     }
 
     /// A place for a request that goes on to its end although its client is gone; `None` where somebody has too many.
-    pub(crate) fn unattended(&self, whose: &Whose) -> Option<FairPermit<String>> {
-        self.unattended.try_acquire(&whose.account)
+    pub(crate) fn unattended(&self, whose: &Whose) -> Option<Place> {
+        self.unattended.try_take(whose)
+    }
+
+    /// Waits until no such request is left.
+    pub(crate) async fn attended(&self) {
+        while self.unattended.of_accounts.free() < UNATTENDED.0 {
+            sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.

@@ -188,7 +188,9 @@ impl Reader {
             let disposition = field.content_disposition();
             let file_name = disposition.and_then(|disposition| disposition.get_filename()).map(str::to_owned);
             // Some clients name no file; what it is says that it is one.
-            let is_binary = field.content_type().is_some_and(|kind| kind.type_() != "text" && kind.subtype() != "json");
+            let is_binary = field.content_type().is_some_and(|kind| {
+                matches!(kind.type_().as_str(), "audio" | "video" | "image") || kind.subtype() == "octet-stream"
+            });
             match file_name.or_else(|| is_binary.then(|| name.clone())) {
                 Some(file_name) => self.file(name, file_name, &mut field).await?,
                 None => self.field(name, &mut field).await?,

@@ -11,7 +11,7 @@ use actix_server::{GracefulShutdownSignal, ServerBuilder, ServerHandle};
 use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt, fn_service, map_config};
 use actix_web::{App, dev::AppConfig, rt::net::TcpStream, web::ServiceConfig};
 use socket2::{Domain, Socket, Type};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     connection::{Connection, HEAD, LINGER},
@@ -30,11 +30,15 @@ const WRITE_BUFFER: usize = 8 * 1024;
 pub struct Serving {
     handle: ServerHandle,
     server: JoinHandle<std::io::Result<()>>,
+    http: Arc<Http>,
+    grace: Duration,
 }
 
 impl Serving {
-    /// Takes no more connections; requests under way may end within the grace.
+    /// Takes no more connections; requests under way may end within the grace, those first whose clients are gone: nothing
+    /// else keeps their threads.
     pub async fn stop(self) {
+        let _ = timeout(self.grace, self.http.gate.attended()).await;
         self.handle.stop(true).await;
         let _ = self.server.await;
     }
@@ -59,9 +63,9 @@ pub fn serve(http: &Arc<Http>, listener: TcpListener, grace: Duration) -> std::i
         .shutdown_timeout(grace.as_secs())
         .disable_signals();
     let closing = server.graceful_shutdown_signal();
-    let http = Arc::clone(http);
-    let server = server.listen("http", listener, move || service(&http, closing.clone()))?.run();
-    Ok(Serving { handle: server.handle(), server: platform_core::spawn("http", server) })
+    let serving = Arc::clone(http);
+    let server = server.listen("http", listener, move || service(&serving, closing.clone()))?.run();
+    Ok(Serving { handle: server.handle(), server: platform_core::spawn("http", server), http: Arc::clone(http), grace })
 }
 
 /// Connections of clients, each in its place, and what answers on them.

@@ -281,12 +281,10 @@ fn replied(message: &Message, called: Called) -> McpReply {
         Called::Failed(result) => McpReply::Failed(200, message.answer(result)),
         Called::Refused(code, reason, data) => {
             let failure = message.fail(if code == protocol::MISSING_CAPABILITY { 400 } else { 200 }, code, &reason);
-            let Failure { status, message } = match data {
+            McpReply::from(match data {
                 Some(data) => failure.with(data),
                 None => failure,
-            };
-            // What the upstream says of a call is what came of it.
-            if status == 200 { McpReply::Message(message) } else { McpReply::Failed(status, message) }
+            })
         }
     }
 }

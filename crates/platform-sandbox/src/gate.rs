@@ -22,7 +22,7 @@ use simple_dns::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy, copy_bidirectional, sink},
     net::{TcpListener, TcpStream, UdpSocket},
-    sync::Semaphore,
+    sync::{Semaphore, oneshot},
     task::AbortHandle,
     time::timeout,
 };
@@ -52,6 +52,8 @@ const MOST_NAMES: u32 = 60_000;
 const MOST_HEAD: usize = 16_384;
 const MOST_HEADERS: usize = 100;
 const HEAD: Duration = Duration::from_secs(10);
+/// How a server answers that speaks another protocol from then on (RFC 9110 §15.2.2).
+const SWITCHED: &[u8] = b"HTTP/1.1 101";
 /// Headers of a request that are for the next one on its way alone; the first two are for no server.
 const HOP: [&str; 4] = ["proxy-connection", "proxy-authorization", "connection", "keep-alive"];
 /// A stream on which nothing comes for so long is cut.
@@ -261,6 +263,8 @@ impl Rules {
             Head::Asks(host, request) if self.admits_inside(host.as_deref(), port) => Ok(request),
             Head::Names(name) | Head::Asks(name, _) => refused(name.unwrap_or_default()),
             Head::Partial | Head::Other if NAMED.contains(&port) => refused("nobody in particular".to_owned()),
+            // What does not come to an end may name anybody.
+            Head::Partial if !head.is_empty() => refused("nobody yet".to_owned()),
             Head::Partial | Head::Other => Ok(Beginning::of(head)),
         }
     }
@@ -362,11 +366,13 @@ struct Beginning {
     bytes: Vec<u8>,
     /// What more of it the client may send; `None` = all.
     left: Option<u64>,
+    /// It asks for another protocol: when the server speaks that, all else the client sends is of it.
+    upgrades: bool,
 }
 
 impl Beginning {
     fn of(bytes: Vec<u8>) -> Self {
-        Self { bytes, left: None }
+        Self { bytes, left: None, upgrades: false }
     }
 }
 
@@ -397,12 +403,13 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
             let path = request.path.unwrap_or_default().to_owned();
             let by_header = host_header(&request)?;
             // What the target says counts, and is the same (RFC 9112 §3.2.2).
-            let by_target = path.split_once("://").map(|(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
-            let by_target = by_target.map(|authority| host_of(authority).0);
-            if by_target.is_some() && by_target != by_header {
+            let target = path.split_once("://").filter(|_| !path.starts_with('/'));
+            let by_target = target.map(|(_, rest)| host_of(rest.split(['/', '?']).next().unwrap_or_default()).0);
+            let is_same = |target: &String| by_header.as_ref().is_some_and(|host| host.eq_ignore_ascii_case(target));
+            if by_target.as_ref().is_some_and(|target| !is_same(target)) {
                 return Err(io::Error::other("the request is for two hosts"));
             }
-            Ok(Head::Asks(by_header, forwarded(&request, &path, &text[length..])))
+            Ok(Head::Asks(by_header, forwarded(&request, &path, &text[length..])?))
         }
         // What looks like a request and is none may be one to its server.
         Err(error) if is_like_request(text) => Err(io::Error::other(error)),
@@ -414,7 +421,7 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
 /// Whether the first line is that of a request of HTTP before its second version.
 fn is_like_request(text: &[u8]) -> bool {
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    [&b" HTTP/1"[..], b" HTTP/0"].iter().any(|version| line.windows(version.len()).any(|at| at == *version))
+    line.windows(7).any(|at| at[0].is_ascii_whitespace() && matches!(&at[1..], b"HTTP/1" | b"HTTP/0"))
 }
 
 /// The host that a request names; an error when it names several, or none where it must.
@@ -428,9 +435,9 @@ fn host_header(request: &httparse::Request<'_, '_>) -> io::Result<Option<String>
     Ok(host)
 }
 
-/// A request as it is sent on. One a stream, for the next one may be for somebody else; one that asks for another protocol
-/// is left as it is, and one that does not say its length is told to be the last.
-fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> Beginning {
+/// A request as it is sent on: one a stream, for the next one may be for somebody else. One that does not say its length is
+/// told to be the last.
+fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> io::Result<Beginning> {
     let is_of = |name: &str, header: &httparse::Header<'_>| header.name.eq_ignore_ascii_case(name);
     let upgrades = request.headers.iter().any(|header| is_of("upgrade", header));
     let left_out: &[&str] = if upgrades { &HOP[..2] } else { &HOP };
@@ -443,12 +450,20 @@ fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> Be
         bytes.extend_from_slice(b"\r\n");
     }
     bytes.extend_from_slice(if upgrades { b"\r\n" } else { b"Connection: close\r\n\r\n" });
-    let value = |name: &str| request.headers.iter().find(|header| is_of(name, header)).map(|header| header.value);
-    let length = value("content-length").and_then(|length| std::str::from_utf8(length).ok()?.trim().parse().ok());
-    let length = Some(length.unwrap_or(0)).filter(|_| !upgrades && value("transfer-encoding").is_none());
-    let now = length.map_or(rest.len(), |length| usize::try_from(length).unwrap_or(usize::MAX).min(rest.len()));
+    let is_chunked = request.headers.iter().any(|header| is_of("transfer-encoding", header));
+    let mut lengths =
+        request.headers.iter().filter(|header| is_of("content-length", header)).map(|header| header.value);
+    let length: u64 = match (lengths.next(), lengths.next()) {
+        (None, _) => 0,
+        (Some(length), None) => {
+            std::str::from_utf8(length).map_err(io::Error::other)?.trim().parse().map_err(io::Error::other)?
+        }
+        _ => return Err(io::Error::other("a request has one length")),
+    };
+    let now = if is_chunked { rest.len() } else { usize::try_from(length).unwrap_or(usize::MAX).min(rest.len()) };
     bytes.extend_from_slice(&rest[..now]);
-    Beginning { bytes, left: length.map(|length| length - now as u64) }
+    let left = (!is_chunked).then(|| length - now as u64);
+    Ok(Beginning { bytes, left, upgrades })
 }
 
 /// Host and port of an authority.
@@ -487,7 +502,7 @@ impl ProxyRequest {
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let (host, port) = host_of(authority);
         let slash = if path.starts_with('/') { "" } else { "/" };
-        let forward = Some(forwarded(&request, &format!("{slash}{path}"), &head[length..]));
+        let forward = Some(forwarded(&request, &format!("{slash}{path}"), &head[length..])?);
         let inside = host_header(&request)?;
         Ok(Some(Self { host, port: port.unwrap_or(80), inside, forward }))
     }
@@ -508,13 +523,22 @@ async fn join(mut stream: TcpStream, mut server: TcpStream, begins: Beginning) -
         return copy_bidirectional(&mut stream, &mut server).await.map(drop);
     };
     let ((mut from, mut to), (mut answers, mut asks)) = (stream.split(), server.split());
+    let (tell, told) = oneshot::channel();
     let asking = async {
         copy(&mut (&mut from).take(left), &mut asks).await?;
-        // What else comes is for nobody.
-        copy(&mut from, &mut sink()).await?;
+        if begins.upgrades && told.await == Ok(true) {
+            copy(&mut from, &mut asks).await?;
+        } else {
+            // What else comes is for nobody.
+            copy(&mut from, &mut sink()).await?;
+        }
         asks.shutdown().await
     };
     let answering = async {
+        let mut first = Vec::new();
+        while begins.upgrades && first.len() < SWITCHED.len() && answers.read_buf(&mut first).await? > 0 {}
+        let _ = tell.send(first.starts_with(SWITCHED));
+        to.write_all(&first).await?;
         copy(&mut answers, &mut to).await?;
         to.shutdown().await
     };

@@ -35,8 +35,8 @@ const OF_END_USER: usize = 2;
 /// The fewest and the most bytes that a second of a recording takes.
 const SPARSEST: u64 = 250;
 const DENSEST: u64 = 1 << 20;
-/// The same of one that is not compressed.
-const DENSEST_RAW: u64 = 8 << 20;
+/// The same of one that is not compressed, or has pictures.
+const DENSEST_OTHER: u64 = 8 << 20;
 /// What it takes of one that does not say how long it is: 64 kbit.
 const USUAL: u64 = 8000;
 
@@ -137,7 +137,7 @@ impl PgSpeech {
         let place = children.place(account).await;
         let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten();
         let size = bytes.len() as u64 * 1000;
-        let densest = if matches!(extension, "wav" | "flac") { DENSEST_RAW } else { DENSEST };
+        let densest = if matches!(extension, "mp3" | "m4a" | "ogg") { DENSEST } else { DENSEST_OTHER };
         Duration::from_millis(millis.map_or(size / USUAL, |millis| millis.clamp(size / densest, size / SPARSEST)))
     }
 }

@@ -25,7 +25,7 @@ fn group(services: Arc<dyn SpeechService>, most_bytes: usize) -> Group {
         .also_at("/v1/speech-to-text", "/v1/whisper")
         .describing_both();
     let transcribe = group.post("/v1/speech-to-text", session("speech:write"), transcribe);
-    transcribe.uploading(most_bytes).or_json().with(spec::transcribe);
+    transcribe.uploading(most_bytes).or_json().with(spec::transcribe).cancellable();
     group.get("/v1/speech-to-text/{transcriptId}", session("speech:read"), get).with(spec::get);
     group.build()
 }

@@ -1,4 +1,7 @@
-use diesel::prelude::*;
+use diesel::{
+    prelude::*,
+    sql_types::{BigInt, Text},
+};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Caller, Credential, Error, Origin, Page, Result, Timestamp};
 use platform_db::Conn;
@@ -34,8 +37,9 @@ pub(crate) struct KeyRow {
     pub preset: Option<String>,
     pub project_ids: Option<Vec<String>>,
     pub user_id: Option<String>,
-    /// The grant of that user with which an application made it, and which takes it with it.
+    /// The grant of that user with which an application made it, and that application; it ends with them.
     pub grant_id: Option<String>,
+    pub client_id: Option<String>,
 }
 
 impl KeyRow {
@@ -182,11 +186,39 @@ pub(crate) async fn key(conn: &mut Conn, account: &AccountId, id: &str) -> Resul
     Ok(key.first(conn).await.optional()?)
 }
 
-/// The grant that a key hangs on, if it does.
-pub(crate) async fn grant_of(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+/// The grant and the application that a key hangs on, if it does, and whether it is switched off.
+pub(crate) async fn made_with(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+) -> Result<Option<(Option<String>, Option<String>, bool)>> {
     let key = api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(id)));
-    let grant: Option<Option<String>> = key.select(api_keys::grant_id).first(conn).await.optional()?;
-    Ok(grant.flatten())
+    let key = key.select((api_keys::grant_id, api_keys::client_id, api_keys::disabled));
+    Ok(key.first(conn).await.optional()?)
+}
+
+/// Which keys that applications made.
+pub(crate) enum OfApplications<'a> {
+    Grant(&'a str),
+    Client(&'a str),
+    User(&'a str),
+}
+
+/// Switches off what applications made.
+pub(crate) async fn disable_of_applications(conn: &mut Conn, of: OfApplications<'_>, now: Timestamp) -> Result<()> {
+    let (column, id) = match of {
+        OfApplications::Grant(id) => ("grant_id", id),
+        OfApplications::Client(id) => ("client_id", id),
+        OfApplications::User(id) => ("user_id", id),
+    };
+    // In one order, as everywhere.
+    let disable = format!(
+        "WITH held AS (SELECT id FROM api_keys WHERE {column} = $1 AND grant_id IS NOT NULL AND NOT disabled
+            ORDER BY id FOR NO KEY UPDATE)
+        UPDATE api_keys SET disabled = true, edited_ms = $2 FROM held WHERE api_keys.id = held.id"
+    );
+    diesel::sql_query(disable).bind::<Text, _>(id).bind::<BigInt, _>(now.0).execute(conn).await?;
+    Ok(())
 }
 
 /// `within`: only keys that reach no other projects.

@@ -80,28 +80,33 @@ impl PgAuthService {
             project_ids: None,
             user_id: by.0.map(str::to_owned),
             grant_id: None,
+            client_id: None,
         };
         row.set(new)?;
         Ok(row)
     }
 }
 
-/// The grant that a key hangs on which this caller makes, and which stands until it is made. What is made in the console is
-/// its user's own.
-async fn grant_behind(conn: &mut Conn, caller: &Caller) -> Result<Option<String>> {
-    let grant = match &caller.credential {
-        Credential::Token { client, .. } if client == CONSOLE => None,
-        Credential::FullKey(id) | Credential::RestrictedKey(id) => {
-            repository::grant_of(conn, &caller.account, id).await?
+/// The grant and the application that a key hangs on which this caller makes; both stand until it is made. What is made in
+/// the console is its user's own.
+async fn application_behind(conn: &mut Conn, caller: &Caller) -> Result<Option<(String, String)>> {
+    let made_with = async |conn: &mut Conn, id: &str| repository::made_with(conn, &caller.account, id).await;
+    let ended = || Error::new(code::TOKEN_REVOKED, "The application may act for this user no longer.");
+    match &caller.credential {
+        Credential::Token { client, .. } if client != CONSOLE => {
+            let Some(grant) = caller.origin.grant.clone() else { return Ok(None) };
+            let stands = grants::stands_in(conn, &grant).await?;
+            if stands { Ok(Some((grant, client.clone()))) } else { Err(ended()) }
         }
-        _ => caller.origin.grant.clone(),
-    };
-    if let Some(grant) = &grant
-        && !grants::stands_in(conn, grant).await?
-    {
-        return Err(Error::new(code::TOKEN_REVOKED, "The application may act for this user no longer."));
+        Credential::FullKey(id) | Credential::RestrictedKey(id) => {
+            let Some((Some(grant), Some(client), _)) = made_with(conn, id).await? else { return Ok(None) };
+            // Whoever ends the grant from here on ends what is made, too.
+            grants::stands_in(conn, &grant).await?;
+            let is_disabled = made_with(conn, id).await?.is_none_or(|(.., disabled)| disabled);
+            if is_disabled { Err(ended()) } else { Ok(Some((grant, client))) }
+        }
+        Credential::Token { .. } | Credential::Session(_) => Ok(None),
     }
-    Ok(grant)
 }
 
 #[async_trait]
@@ -121,7 +126,7 @@ impl KeyService for PgAuthService {
         let answer = ApiKeyWithSecret::new(row.clone().into_key()?, &secret);
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
-            row.grant_id = grant_behind(conn, caller).await?;
+            (row.grant_id, row.client_id) = application_behind(conn, caller).await?.unzip();
             repository::insert_key(conn, &row).await?;
             store_masked(conn, once, 201, &answer).await
         });
@@ -220,9 +225,15 @@ impl KeyService for PgAuthService {
         let (account, now) = (&caller.account, self.clock.now());
         let mut conn = self.db.conn().await?;
         let rotating = conn.transaction::<_, Error, _>(async |conn| {
+            // Grants before keys, as everywhere.
+            let application = application_behind(conn, caller).await?;
             let mut row = repository::key(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             refuse_others(caller, &row)?;
             refuse_takeover(caller, id)?;
+            if application.is_some_and(|(grant, _)| row.grant_id != Some(grant)) {
+                let message = "An application gives new values to keys that it made, and to no others.";
+                return Err(Error::new(Code::FORBIDDEN, message));
+            }
             refuse_wider(caller, &row.settings()?)?;
             refuse_longer(caller, &row.settings()?)?;
             let until = Timestamp(now.0 + rotation.grace_seconds * 1000);

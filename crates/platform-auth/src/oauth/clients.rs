@@ -360,15 +360,14 @@ impl ClientService for PgAuthService {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
-            // What hangs on a grant goes when that is revoked.
-            grants::revoke_of_client(conn, account, id, now).await?;
-            Ok(diesel::delete(by_id(account.as_str(), id)).execute(conn).await?)
+            let client = by_id(account.as_str(), id).for_no_key_update().select(oauth_clients::client_id);
+            let client: Option<String> = client.first(conn).await.optional()?;
+            grants::revoke_of_client(conn, &client.ok_or_else(|| not_found(id))?, now).await?;
+            diesel::delete(by_id(account.as_str(), id)).execute(conn).await?;
+            Ok(())
         });
-        let deleted = deleting.await?;
+        deleting.await?;
         drop(conn);
-        if deleted == 0 {
-            return Err(not_found(id));
-        }
         self.known.changed(id).await
     }
 }

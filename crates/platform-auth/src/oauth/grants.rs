@@ -7,6 +7,7 @@ use platform_db::Conn;
 
 use super::clients::ClientRow;
 use crate::{
+    key::repository::{OfApplications, disable_of_applications},
     schema::{oauth_clients, oauth_grants, oauth_refresh_tokens, users},
     user::repository::UserRow,
 };
@@ -62,10 +63,11 @@ pub(crate) async fn use_code(conn: &mut Conn, id: &str, now: Timestamp) -> Resul
 /// Whether there was anything to revoke.
 pub(crate) async fn revoke(conn: &mut Conn, id: &str, now: Timestamp) -> Result<bool> {
     let grant = oauth_grants::table.filter(oauth_grants::id.eq(id).and(oauth_grants::revoked_ms.is_null()));
-    Ok(diesel::update(grant).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await? == 1)
+    let is_revoked = diesel::update(grant).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await? == 1;
+    disable_of_applications(conn, OfApplications::Grant(id), now).await.map(|()| is_revoked)
 }
 
-/// All that a user gave.
+/// All that a user gave, whose keys are another matter.
 pub(crate) async fn revoke_of_user(conn: &mut Conn, account: &AccountId, user: &str, now: Timestamp) -> Result<()> {
     let of_user = oauth_grants::account_id.eq(account.as_str()).and(oauth_grants::user_id.eq(user));
     let grants = oauth_grants::table.filter(of_user.and(oauth_grants::revoked_ms.is_null()));
@@ -73,15 +75,12 @@ pub(crate) async fn revoke_of_user(conn: &mut Conn, account: &AccountId, user: &
     Ok(())
 }
 
-/// All that was given to a client of an account, by its id.
-pub(crate) async fn revoke_of_client(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {
-    let of_id = oauth_clients::table
-        .filter(oauth_clients::account_id.eq(account.as_str()).and(oauth_clients::id.eq(id)))
-        .select(oauth_clients::client_id);
-    let grants = oauth_grants::table.filter(oauth_grants::client_id.eq_any(of_id));
+/// All that was given to a client.
+pub(crate) async fn revoke_of_client(conn: &mut Conn, client: &str, now: Timestamp) -> Result<()> {
+    let grants = oauth_grants::table.filter(oauth_grants::client_id.eq(client));
     let grants = grants.filter(oauth_grants::revoked_ms.is_null());
     diesel::update(grants).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await?;
-    Ok(())
+    disable_of_applications(conn, OfApplications::Client(client), now).await
 }
 
 /// Whether a grant was not revoked, nor is until the transaction ends. One that is forgotten was not.

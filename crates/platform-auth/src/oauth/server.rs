@@ -569,7 +569,10 @@ impl PgAuthService {
     }
 
     async fn revoke_grant(&self, id: &str) -> Result<()> {
-        let revoked = grants::revoke(&mut *self.db.conn().await?, id, self.clock.now()).await?;
+        let (now, mut conn) = (self.clock.now(), self.db.conn().await?);
+        let revoking = conn.transaction::<_, Error, _>(async |conn| grants::revoke(conn, id, now).await);
+        let revoked = revoking.await?;
+        drop(conn);
         if revoked { self.known.changed(id).await } else { Ok(()) }
     }
 }

@@ -123,7 +123,20 @@ impl UserService for PgAuthService {
             let is_external = row.issuer.is_some();
             changed.check(false, !is_external)?;
             let is_shut_out = changed.disabled && !row.disabled;
-            let ends_grants = is_shut_out || (password.is_some() && !is_external);
+            let is_renewed = password.is_some() && !is_external;
+            // Grants before keys before sessions, as everywhere.
+            if is_shut_out || is_renewed {
+                revoke_grants(conn, account, id, now).await?;
+                end_log_ins(conn, account, id).await?;
+            }
+            if is_renewed {
+                keys::disable_of_applications(conn, keys::OfApplications::User(id), now).await?;
+            }
+            if is_shut_out {
+                // Who is let in again has their keys, and logs in again.
+                keys::lock_keys(conn, account).await?;
+                revoke_sessions(conn, account, id, now).await?;
+            }
             if !is_external {
                 row.email = Some(changed.email);
                 row.password = password.or(row.password);
@@ -132,16 +145,6 @@ impl UserService for PgAuthService {
             changed.role.as_str().clone_into(&mut row.role);
             if !repository::update(conn, account, &row).await? {
                 return Err(taken());
-            }
-            if ends_grants {
-                // Keys, which may hang on grants, before sessions, as everywhere.
-                keys::lock_keys(conn, account).await?;
-                revoke_grants(conn, account, id, now).await?;
-                end_log_ins(conn, account, id).await?;
-            }
-            if is_shut_out {
-                // Who is let in again logs in again.
-                revoke_sessions(conn, account, id, now).await?;
             }
             Ok(User::from(row))
         });

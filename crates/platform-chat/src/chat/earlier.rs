@@ -383,7 +383,7 @@ fn turns_of(said: &[Said], most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
         let (body, position): (Body, i32) = (serde_json::from_str(body).map_err(Error::internal)?, *position);
         if body.is_refusal() {
             // What the model was not to read then, it is not to read now.
-            if let Some(turn) = &mut open {
+            if let Some(turn) = open.as_mut().filter(|turn| position - turn.last <= most_between) {
                 let kept = turn.said.iter().rposition(|said| said.role != Role::User).map_or(0, |last| last + 1);
                 turn.said.truncate(kept);
             }

@@ -223,10 +223,10 @@ pub(super) fn used(dir: &Path) -> u64 {
 }
 
 /// Bytes of files that have no name any more, and are held open by processes in this namespace.
-pub(super) fn held(dir: &Path, names: Option<&Path>) -> u64 {
-    let Some((names, on)) = names.zip(fs::metadata(dir).ok()) else { return 0 };
+pub(super) fn held(dir: &Path, namespace: Option<&Path>) -> u64 {
+    let Some((namespace, on)) = namespace.zip(fs::metadata(dir).ok()) else { return 0 };
     let ids = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let own = ids.filter(|process| fs::read_link(process.join("ns/pid")).is_ok_and(|link| link == names));
+    let own = ids.filter(|process| fs::read_link(process.join("ns/pid")).is_ok_and(|link| link == namespace));
     let files = own.flat_map(|process| fs::read_dir(process.join("fd")).into_iter().flatten().flatten());
     let found = files.filter_map(|file| fs::metadata(file.path()).ok());
     let gone = found.filter(|file| file.is_file() && file.nlink() == 0 && file.dev() == on.dev());

@@ -90,9 +90,10 @@ fn start(files: Vec<std::os::fd::OwnedFd>, single_user: bool) -> io::Result<i32>
         command.uid(USER).gid(USER);
     }
     // When memory is short one of what was started ends, and not all with this process; children begin as it is.
+    let own = std::fs::read_to_string(OOM_SCORE).unwrap_or_default();
     let _ = std::fs::write(OOM_SCORE, "500");
     let spawned = command.spawn();
-    let _ = std::fs::write(OOM_SCORE, "0");
+    let _ = std::fs::write(OOM_SCORE, own.trim());
     let process = spawned?.id();
     i32::try_from(process).map_err(io::Error::other)
 }

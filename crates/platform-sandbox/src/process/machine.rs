@@ -61,8 +61,8 @@ pub(super) struct ProcessMachine {
     /// Id of its first user on the host.
     first_user: Option<u32>,
     disk_bytes: u64,
-    /// What tells its processes from others of the host.
-    names: Option<PathBuf>,
+    /// The namespace of its processes.
+    process_namespace: Option<PathBuf>,
     gate: Option<Gate>,
 }
 
@@ -127,7 +127,7 @@ pub(super) async fn create(
     let (control, doors) = making
         .await
         .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
-    let names = std::fs::read_link(format!("/proc/{process}/ns/pid_for_children")).ok();
+    let process_namespace = std::fs::read_link(format!("/proc/{process}/ns/pid_for_children")).ok();
     let gate = rules.map(|rules| rules.open(doors)).transpose()?;
     let (control, waiting) = (Arc::new(control), Arc::new(Waiting::default()));
     rustix::io::ioctl_fionbio(&*control, true).map_err(io::Error::from)?;
@@ -136,7 +136,7 @@ pub(super) async fn create(
     let heard = AsyncFd::new(Arc::clone(&control))?;
     spawn("sandbox", hear(heard, child, Arc::clone(&waiting), ends, group));
     let next = AtomicU64::new(1);
-    Ok(Arc::new(ProcessMachine { control, waiting, next, ended, dir, first_user, disk_bytes, names, gate }))
+    Ok(Arc::new(ProcessMachine { control, waiting, next, ended, dir, first_user, disk_bytes, process_namespace, gate }))
 }
 
 /// What is saved is as much above the size of a disk as a machine is given a moment for.
@@ -281,8 +281,8 @@ impl Machine for ProcessMachine {
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {
-        let names = self.names.clone();
-        self.dir.blocking(move |dir| Ok(disk::used(dir).saturating_add(disk::held(dir, names.as_deref())))).await
+        let namespace = self.process_namespace.clone();
+        self.dir.blocking(move |dir| Ok(disk::used(dir).saturating_add(disk::held(dir, namespace.as_deref())))).await
     }
 
     async fn end(&self) {
