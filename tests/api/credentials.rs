@@ -177,6 +177,10 @@ async fn tokens_and_the_sessions_they_minted_end_with_grant_client_and_password(
         // A key hangs on the grant it was made with, and so does one that was made with it.
         let key = made(&post(&a, &of.access, "/api-keys", json!({"name": "k"})).await, "key");
         let next = made(&post(&a, &key, "/api-keys", json!({"name": "l"})).await, "key");
+        let own = format!("/api-keys/{}/rotate", made(&a.post("/api-keys", json!({"name": "own"})).await, "_id"));
+        for by in [&of.access, &key] {
+            assert_eq!(post(&a, by, &own, json!({})).await.error(), "FORBIDDEN", "it would outlive what made it");
+        }
         for credential in [&of.access, &session, &key, &next] {
             works_soon(&b, credential, path).await;
         }

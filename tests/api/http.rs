@@ -159,6 +159,9 @@ async fn what_is_no_body_and_what_asks_for_another_protocol_is_answered_at_once(
     let made = format!("{}{{\"name\":\"of an upgrade\"}}", head("upgrade: websocket\r\ncontent-length: 24"));
     let made = raw(&app, &made).await;
     assert!(made.starts_with("HTTP/1.1 201"), "{made}");
+    let in_chunks = "upgrade: h2c\r\ntransfer-encoding: chunked";
+    let made = raw(&app, &format!("{}12\r\n{{\"name\":\"chunked\"}}\r\n0\r\n\r\n", head(in_chunks))).await;
+    assert!(made.starts_with("HTTP/1.1 201"), "{made}");
     for path in ["/v1/tenants/%FF%41", "/v1/tenant-usage/%C3A"] {
         let missing = app.send(app.request(Method::GET, &path[3..])).await;
         assert_eq!((missing.status, missing.error()), (StatusCode::NOT_FOUND, "NOT_FOUND"), "{path}");

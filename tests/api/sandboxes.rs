@@ -546,9 +546,15 @@ async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
     ] {
         assert_eq!(reach(listed.clone(), &sends(requests)).await["stdout"], "0\n", "{requests}");
     }
-    let two =
-        "GET /text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\nGET /text HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n";
-    assert_eq!(reach(listed.clone(), &sends(two)).await["stdout"], "1\n");
+    let evil = "GET /text HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n";
+    for first in [
+        "GET /text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n",
+        "GET /text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nUpgrade: h2c\\r\\nConnection: upgrade\\r\\n\\r\\n",
+        "POST /text?of=https://a.example/b HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nContent-Length: 3\\r\\n\\r\\nabc",
+        "POST http://127.0.0.1/text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nUpgrade: h2c\\r\\nContent-Length: 3\\r\\n\\r\\nabc",
+    ] {
+        assert_eq!(reach(listed.clone(), &sends(&format!("{first}{evil}"))).await["stdout"], "1\n", "{first}");
+    }
     let others = format!(
         "for to in 127.0.0.1:{} 10.0.0.1:80 169.254.169.254:80 evil.example:80; do curl -s -m 3 --noproxy '' -o /dev/null -w '%{{http_code}} ' http://$to/; done",
         app.url().rsplit(':').next().and_then(|port| port.split('/').next()).expect("a port")
@@ -558,7 +564,7 @@ async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
         let said = reach(json!({"networkPolicy": policy}), &format!("{call}; {by_proxy}; {others}")).await;
         assert!(!said["stdout"].as_str().expect("text").contains("200"), "{policy}: {said}");
     }
-    assert_eq!(inside.recorded().len(), 3);
+    assert_eq!(inside.recorded().len(), 6);
     let lookup = reach(json!({"networkPolicy": "deny-all"}), "getent hosts example.com; echo $?").await;
     assert_eq!(lookup["stdout"], "2\n", "nobody answers questions for names");
 }

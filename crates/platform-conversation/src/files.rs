@@ -102,8 +102,8 @@ pub struct FileFetcher {
 }
 
 /// A place of an end user, when it is for one.
-async fn of(end_user: &Option<String>, places: &FairSemaphore<String>) -> Option<FairPermit<String>> {
-    Some(places.acquire(end_user.as_ref()?).await)
+async fn of(end_user: Option<&String>, places: &FairSemaphore<String>) -> Option<FairPermit<String>> {
+    Some(places.acquire(end_user?).await)
 }
 
 impl FileFetcher {
@@ -155,7 +155,8 @@ impl FileFetcher {
     /// `URL_NOT_ALLOWED` when one cannot be read, `SERVICE_UNAVAILABLE` when files of other messages take all room.
     pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
         let (tenant, user) = (owner.tenant_id.as_deref(), owner.subtenant_id.as_deref().unwrap_or_default());
-        let end_user = &tenant.map(|tenant| joined([account.as_str(), tenant, user]));
+        let end_user = tenant.map(|tenant| joined([account.as_str(), tenant, user]));
+        let end_user = end_user.as_ref();
         let fetched = async {
             let place = (of(end_user, &self.places_of_end_users).await, self.places.acquire(account).await);
             let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));

@@ -52,6 +52,8 @@ const MOST_NAMES: u32 = 60_000;
 const MOST_HEAD: usize = 16_384;
 const MOST_HEADERS: usize = 100;
 const HEAD: Duration = Duration::from_secs(10);
+/// So long a client may go on to send after its answer.
+const LINGER: Duration = Duration::from_secs(2);
 /// How a server answers that speaks another protocol from then on (RFC 9110 §15.2.2).
 const SWITCHED: &[u8] = b"HTTP/1.1 101";
 /// Headers of a request that are for the next one on its way alone; the first two are for no server.
@@ -543,7 +545,10 @@ async fn join(mut stream: TcpStream, mut server: TcpStream, begins: Beginning) -
         to.shutdown().await
     };
     tokio::select! {
-        done = answering => done,
-        Err(error) = asking => Err(error),
+        done = answering => done?,
+        Err(error) = asking => return Err(error),
     }
+    // Who is closed upon while it still sends may never see its answer.
+    let _ = timeout(LINGER, copy(&mut from, &mut sink())).await;
+    Ok(())
 }
