@@ -101,6 +101,7 @@ pub(crate) async fn read(
             }
             body.extend_from_slice(&chunk);
         }
+        body.truncate(most);
         Ok((body.freeze(), places.large))
     };
     let slow = |_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly.");

@@ -38,7 +38,7 @@ impl Serving {
     /// Takes no more connections; requests under way may end within the grace, those first whose clients are gone: nothing
     /// else keeps their threads.
     pub async fn stop(self) {
-        let _ = timeout(self.grace, self.http.gate.attended()).await;
+        let _ = timeout(self.grace / 2, self.http.gate.attended()).await;
         self.handle.stop(true).await;
         let _ = self.server.await;
     }
