@@ -67,6 +67,7 @@ impl End {
 
 pub(super) const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
 const ENDED: &str = "The machine ended by itself.";
+const ENDED_UNSAVED: &str = "The machine ended by itself; what was not saved is lost.";
 const TOO_FULL: &str = "There was far too much on the disk for it to be saved; what was not saved is lost.";
 const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
 
@@ -165,7 +166,8 @@ impl PgEnvironments {
         let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
         if live.machine.ended().now_or_never().is_some() {
             // Its disk is still there.
-            self.end_later(live, End { status: "failed", reason: "error", error: Some(ENDED), saves });
+            let error = Some(if saves { ENDED } else { ENDED_UNSAVED });
+            self.end_later(live, End { status: "failed", reason: "error", error, saves });
             return Ok(());
         }
         let (expires, is_used) = {
