@@ -102,7 +102,7 @@ pub struct FileFetcher {
 }
 
 /// A place of an end user, when it is for one.
-async fn of(end_user: Option<&String>, places: &FairSemaphore<String>) -> Option<FairPermit<String>> {
+async fn place_of(end_user: Option<&String>, places: &FairSemaphore<String>) -> Option<FairPermit<String>> {
     Some(places.acquire(end_user?).await)
 }
 
@@ -158,7 +158,7 @@ impl FileFetcher {
         let end_user = tenant.map(|tenant| joined([account.as_str(), tenant, user]));
         let end_user = end_user.as_ref();
         let fetched = async {
-            let place = (of(end_user, &self.places_of_end_users).await, self.places.acquire(account).await);
+            let place = (place_of(end_user, &self.places_of_end_users).await, self.places.acquire(account).await);
             let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 let kept = match self.files.token_of(&file.download_url) {
@@ -167,7 +167,7 @@ impl FileFetcher {
                         read.map_err(|error| error.at(&path(i)))
                     }
                     None => {
-                        let _place = of(end_user, &self.files_of_end_users).await;
+                        let _place = place_of(end_user, &self.files_of_end_users).await;
                         fetch(egress, &path(i), file, left).await
                     }
                 };

@@ -20,7 +20,10 @@ use simple_dns::{
     rdata::{A, RData},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy, copy_bidirectional, sink},
+    io::{
+        AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, copy, copy_bidirectional,
+        sink,
+    },
     net::{TcpListener, TcpStream, UdpSocket},
     sync::{Semaphore, oneshot},
     task::AbortHandle,
@@ -52,6 +55,8 @@ const MOST_NAMES: u32 = 60_000;
 const MOST_HEAD: usize = 16_384;
 const MOST_HEADERS: usize = 100;
 const HEAD: Duration = Duration::from_secs(10);
+/// Longest line between chunks.
+const MOST_LINE: u64 = 4096;
 /// So long a client may go on to send after its answer.
 const LINGER: Duration = Duration::from_secs(2);
 /// How a server answers that speaks another protocol from then on (RFC 9110 §15.2.2).
@@ -366,15 +371,26 @@ enum Head {
 /// How a stream to a server begins.
 struct Beginning {
     bytes: Vec<u8>,
-    /// What more of it the client may send; `None` = all.
-    left: Option<u64>,
+    /// What was read beyond that.
+    rest: Vec<u8>,
+    body: Body,
     /// It asks for another protocol: when the server speaks that, all else the client sends is of it.
     upgrades: bool,
 }
 
+/// What of a stream goes on to the server.
+enum Body {
+    /// All.
+    Open,
+    /// So many bytes.
+    Length(u64),
+    /// Chunks, up to the last of them (RFC 9112 §7.1).
+    Chunks,
+}
+
 impl Beginning {
     fn of(bytes: Vec<u8>) -> Self {
-        Self { bytes, left: None, upgrades: false }
+        Self { bytes, rest: Vec::new(), body: Body::Open, upgrades: false }
     }
 }
 
@@ -437,8 +453,7 @@ fn host_header(request: &httparse::Request<'_, '_>) -> io::Result<Option<String>
     Ok(host)
 }
 
-/// A request as it is sent on: one a stream, for the next one may be for somebody else. One that does not say its length is
-/// told to be the last.
+/// A request as it is sent on: one a stream, for the next one may be for somebody else.
 fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> io::Result<Beginning> {
     let is_of = |name: &str, header: &httparse::Header<'_>| header.name.eq_ignore_ascii_case(name);
     let upgrades = request.headers.iter().any(|header| is_of("upgrade", header));
@@ -452,20 +467,17 @@ fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> io
         bytes.extend_from_slice(b"\r\n");
     }
     bytes.extend_from_slice(if upgrades { b"\r\n" } else { b"Connection: close\r\n\r\n" });
-    let is_chunked = request.headers.iter().any(|header| is_of("transfer-encoding", header));
-    let mut lengths =
-        request.headers.iter().filter(|header| is_of("content-length", header)).map(|header| header.value);
-    let length: u64 = match (lengths.next(), lengths.next()) {
-        (None, _) => 0,
-        (Some(length), None) => {
-            std::str::from_utf8(length).map_err(io::Error::other)?.trim().parse().map_err(io::Error::other)?
+    let framed = request.headers.iter().filter(|of| is_of("content-length", of) || is_of("transfer-encoding", of));
+    let framed: Vec<_> = framed.map(|header| (is_of("content-length", header), header.value.trim_ascii())).collect();
+    let body = match framed[..] {
+        [] => Body::Length(0),
+        [(true, length)] => {
+            Body::Length(std::str::from_utf8(length).map_err(io::Error::other)?.parse().map_err(io::Error::other)?)
         }
-        _ => return Err(io::Error::other("a request has one length")),
+        [(false, coding)] if coding.eq_ignore_ascii_case(b"chunked") && version == 1 => Body::Chunks,
+        _ => return Err(io::Error::other("a request says in one way how long it is")),
     };
-    let now = if is_chunked { rest.len() } else { usize::try_from(length).unwrap_or(usize::MAX).min(rest.len()) };
-    bytes.extend_from_slice(&rest[..now]);
-    let left = (!is_chunked).then(|| length - now as u64);
-    Ok(Beginning { bytes, left, upgrades })
+    Ok(Beginning { bytes, rest: rest.to_vec(), body, upgrades })
 }
 
 /// Host and port of an authority.
@@ -519,15 +531,56 @@ async fn refuse(mut stream: TcpStream, status: &str, text: &str) -> io::Result<(
     stream.shutdown().await
 }
 
+/// Copies the chunks of a body, and nothing that comes after the last.
+async fn copy_chunks(from: &mut (impl AsyncBufRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    loop {
+        let line = line(from).await?;
+        let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        let size = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let size = size.ok_or_else(|| io::Error::other("this is no chunk"))?;
+        // What else is said of a chunk may be read in more than one way.
+        to.write_all(format!("{size:x}\r\n").as_bytes()).await?;
+        if size == 0 {
+            while !line_is_empty(from).await? {}
+            return to.write_all(b"\r\n").await;
+        }
+        copy(&mut (&mut *from).take(size), to).await?;
+        if !line_is_empty(from).await? {
+            return Err(io::Error::other("a chunk is longer than it says"));
+        }
+        to.write_all(b"\r\n").await?;
+    }
+}
+
+async fn line_is_empty(from: &mut (impl AsyncBufRead + Unpin)) -> io::Result<bool> {
+    Ok(line(from).await?.is_empty())
+}
+
+/// A line without its end; an error where it ends otherwise.
+async fn line(from: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    from.take(MOST_LINE).read_until(b'\n', &mut line).await?;
+    match line.strip_suffix(b"\r\n") {
+        Some(line) => Ok(line.to_vec()),
+        None => Err(io::Error::other("a line does not end as it must")),
+    }
+}
+
 async fn join(mut stream: TcpStream, mut server: TcpStream, begins: Beginning) -> io::Result<()> {
     server.write_all(&begins.bytes).await?;
-    let Some(left) = begins.left else {
+    if let Body::Open = begins.body {
         return copy_bidirectional(&mut stream, &mut server).await.map(drop);
-    };
-    let ((mut from, mut to), (mut answers, mut asks)) = (stream.split(), server.split());
+    }
+    let ((from, mut to), (mut answers, mut asks)) = (stream.split(), server.split());
+    let mut from = BufReader::new(begins.rest.as_slice().chain(from));
     let (tell, told) = oneshot::channel();
     let asking = async {
-        copy(&mut (&mut from).take(left), &mut asks).await?;
+        match begins.body {
+            Body::Length(length) => copy(&mut (&mut from).take(length), &mut asks).await.map(drop)?,
+            Body::Chunks => copy_chunks(&mut from, &mut asks).await?,
+            Body::Open => {}
+        }
         if begins.upgrades && told.await == Ok(true) {
             copy(&mut from, &mut asks).await?;
         } else {

@@ -1,11 +1,11 @@
 //! The servers behind the MCP endpoint: whose credentials they get, and what becomes of those that are away or lie.
 
-use platform_testing::{FakeMcpServer, TestDb};
+use platform_testing::{FakeMcpServer, FakeToolServer, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{app, app_on, called, exposed, listed, modern, names, profile, rpc, set, wrong};
-use crate::support::{eventually, text};
+use crate::support::{eventually, text, tool};
 
 #[tokio::test]
 async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers() {
@@ -377,4 +377,57 @@ async fn who_goes_away_in_the_middle_of_a_call_takes_it_back() {
     })
     .await;
     assert_eq!(row["errorCode"], "CANCELLED", "{row}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_under_one_key_is_made_once_or_is_the_same_call_upstream() {
+    let (app, mcp, http) = (app().await, FakeMcpServer::start(), FakeToolServer::start());
+    mcp.set_tools(&["fail"]);
+    let one = exposed(&app, "one", &mcp, json!({})).await;
+    let two = json!({"name": "two", "identifier": "two", "url": http.url(), "mcpExposed": true,
+        "toolDefinitions": [tool("trouble", "/status/422", &json!({}))]});
+    let two = text(&app.post("/tool-servers", two).await.body["_id"]);
+    let servers = json!([{"toolServerId": one}, {"toolServerId": two}]);
+    profile(&app, json!({"name": "default", "servers": servers})).await;
+    let call = async |name: &str, key: &str| {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}});
+        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("Idempotency-Key", key);
+        let reply = app.send(request.json(&body)).await;
+        assert_eq!((reply.status, &reply.body["result"]["isError"]), (StatusCode::OK, &json!(true)), "{}", reply.body);
+    };
+    // That a tool failed is what came of the call.
+    for key in ["a", "a", "b"] {
+        call("one__fail", key).await;
+    }
+    assert_eq!(mcp.requests("tools/call").len(), 2);
+    // One that came to no result is made again, and its server can tell.
+    for key in ["c", "c", "d"] {
+        call("two__trouble", key).await;
+    }
+    let keys: Vec<String> = http.recorded().iter().map(|call| call.header("idempotency-key").to_owned()).collect();
+    assert!(keys.len() == 3 && keys[0] == keys[1] && keys[1] != keys[2], "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_streams_comes_to_its_end_before_a_process_ends() {
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    mcp.set_tools(&["held"]);
+    let app = app_on(&db, &[]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "s__held", "_meta": {"progressToken": "mine"}}});
+    let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
+    let request = request.header("accept", "application/json, text/event-stream").json(&call);
+    let mut reply = request.send().await.expect("an answer");
+    let told = reply.chunk().await.expect("a chunk").expect("progress");
+    assert!(String::from_utf8_lossy(&told).contains("notifications/progress"), "{told:?}");
+    app.signal("TERM");
+    let is_closed = async || app.anonymous(Method::GET, "/v1/health").send().await.is_err().then_some(());
+    eventually("it takes no connection", is_closed).await;
+    mcp.set_tools(&["held"]);
+    let rest = reply.text().await.expect("to its end");
+    assert!(rest.contains("\"result\""), "{rest}");
+    assert_eq!(app.ended().await, Some(0));
+    assert_eq!(db.number("SELECT count(*) AS n FROM mcp_audit WHERE outcome = 'ok'").await, 1);
 }

@@ -186,15 +186,10 @@ pub(crate) async fn key(conn: &mut Conn, account: &AccountId, id: &str) -> Resul
     Ok(key.first(conn).await.optional()?)
 }
 
-/// The grant and the application that a key hangs on, if it does, and whether it is switched off.
-pub(crate) async fn made_with(
-    conn: &mut Conn,
-    account: &AccountId,
-    id: &str,
-) -> Result<Option<(Option<String>, Option<String>, bool)>> {
+/// The same as it is at the moment.
+pub(crate) async fn find(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<KeyRow>> {
     let key = api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(id)));
-    let key = key.select((api_keys::grant_id, api_keys::client_id, api_keys::disabled));
-    Ok(key.first(conn).await.optional()?)
+    Ok(key.select(KeyRow::as_select()).first(conn).await.optional()?)
 }
 
 /// Which keys that applications made.

@@ -90,7 +90,7 @@ impl PgAuthService {
 /// The grant and the application that a key hangs on which this caller makes; both stand until it is made. What is made in
 /// the console is its user's own.
 async fn application_behind(conn: &mut Conn, caller: &Caller) -> Result<Option<(String, String)>> {
-    let made_with = async |conn: &mut Conn, id: &str| repository::made_with(conn, &caller.account, id).await;
+    let account = &caller.account;
     let ended = || Error::new(code::TOKEN_REVOKED, "The application may act for this user no longer.");
     match &caller.credential {
         Credential::Token { client, .. } if client != CONSOLE => {
@@ -99,10 +99,11 @@ async fn application_behind(conn: &mut Conn, caller: &Caller) -> Result<Option<(
             if stands { Ok(Some((grant, client.clone()))) } else { Err(ended()) }
         }
         Credential::FullKey(id) | Credential::RestrictedKey(id) => {
-            let Some((Some(grant), Some(client), _)) = made_with(conn, id).await? else { return Ok(None) };
+            let maker = repository::find(conn, account, id).await?;
+            let Some(KeyRow { grant_id: Some(grant), client_id: Some(client), .. }) = maker else { return Ok(None) };
             // Whoever ends the grant from here on ends what is made, too.
             grants::stands_in(conn, &grant).await?;
-            let is_disabled = made_with(conn, id).await?.is_none_or(|(.., disabled)| disabled);
+            let is_disabled = repository::find(conn, account, id).await?.is_none_or(|maker| maker.disabled);
             if is_disabled { Err(ended()) } else { Ok(Some((grant, client))) }
         }
         Credential::Token { .. } | Credential::Session(_) => Ok(None),
