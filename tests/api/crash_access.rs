@@ -23,13 +23,13 @@ const KILLS: usize = 8;
 const MASK: &str = "••••••••";
 
 /// The platform that dies now and then, and whether it is over.
-struct House {
+struct Fixture {
     app: RwLock<TestApp>,
     over: AtomicBool,
     writes: AtomicUsize,
 }
 
-impl House {
+impl Fixture {
     /// Asks with a credential until there is an answer that says what came of it.
     async fn ask(&self, credential: &str, method: &Method, path: &str, once: &str, body: &Value) -> Reply {
         let patience = Instant::now() + Duration::from_mins(2);
@@ -212,24 +212,24 @@ async fn keys_sessions_members_tiers_and_quotas_are_changed_wholly_or_not_at_all
         let user = json!({"email": format!("stays{n}@example.com"), "password": "correct horse battery"});
         staying.push(text(&app.post("/users", user).await.body["userUID"]));
     }
-    let house = House { app: RwLock::new(app), over: AtomicBool::new(false), writes: AtomicUsize::new(0) };
-    let (house, staying) = (&house, &staying);
+    let fixture = Fixture { app: RwLock::new(app), over: AtomicBool::new(false), writes: AtomicUsize::new(0) };
+    let (fixture, staying) = (&fixture, &staying);
     let killing = async {
-        kill(&house.app, KILLS * factor(5)).await;
-        house.over.store(true, Ordering::Relaxed);
+        kill(&fixture.app, KILLS * factor(5)).await;
+        fixture.over.store(true, Ordering::Relaxed);
     };
     let users = join_all(leaving.iter().enumerate().map(async |(n, (of, key, session))| {
         tokio::time::sleep(Duration::from_millis(300 * u64::try_from(n).expect("small"))).await;
-        house.users(&format!("user{n}"), of, key, session).await;
+        fixture.users(&format!("user{n}"), of, key, session).await;
     }));
     let each = |name: &'static str| (0..3).map(move |n| format!("{name}-{n}"));
-    let keys = join_all(each("key").map(async |name| house.keys(&name).await));
-    let tenants = join_all(each("tenant").map(async |name| house.tenants(&name).await));
-    let members = join_all(each("project").map(async |name| house.members(&name, staying).await));
-    let tiers = join_all(each("tier").map(async |name| house.tiers(&name).await));
-    let quotas = join_all(each("quota").map(async |name| house.quotas(&name).await));
+    let keys = join_all(each("key").map(async |name| fixture.keys(&name).await));
+    let tenants = join_all(each("tenant").map(async |name| fixture.tenants(&name).await));
+    let members = join_all(each("project").map(async |name| fixture.members(&name, staying).await));
+    let tiers = join_all(each("tier").map(async |name| fixture.tiers(&name).await));
+    let quotas = join_all(each("quota").map(async |name| fixture.quotas(&name).await));
     tokio::join!(killing, users, keys, tenants, members, tiers, quotas);
-    let writes = house.writes.load(Ordering::Relaxed);
+    let writes = fixture.writes.load(Ordering::Relaxed);
     assert!(writes > 100, "{writes} writes");
     for (what, torn) in [
         (

@@ -10,7 +10,7 @@ use platform_db::{Conn, Db, can_write};
 use platform_jobs::Jobs;
 
 /// A queue that is looked at for longer counts as one that does not answer.
-const LONGEST_LOOK: Duration = Duration::from_secs(2);
+const MAX_LOOK: Duration = Duration::from_secs(2);
 /// A run that has been due for so long has no worker.
 const UNWORKED_SECONDS: f64 = 60.0;
 
@@ -95,10 +95,10 @@ impl Database {
     }
 
     async fn ask(&self, conn: &mut Option<Conn>) -> Store {
-        let queues = tokio::time::timeout(LONGEST_LOOK, self.jobs.queues());
+        let queues = tokio::time::timeout(MAX_LOOK, self.jobs.queues());
         // A connection that did not answer in time is in the middle of something.
         let mut own = conn.take();
-        let written = tokio::time::timeout(LONGEST_LOOK, self.write(&mut own));
+        let written = tokio::time::timeout(MAX_LOOK, self.write(&mut own));
         let (queues, written) = tokio::join!(queues, written);
         if matches!(written, Ok(Ok(()))) {
             *conn = own;

@@ -24,9 +24,9 @@ use crate::{
 /// The last use of a key is written at most this often.
 const TOUCH_MS: i64 = 60_000;
 /// Credentials that are remembered at once.
-const MOST_REMEMBERED: u64 = 100_000;
+const MAX_REMEMBERED: u64 = 100_000;
 /// Documents of applications that are remembered.
-const MOST_DOCUMENTS: u64 = 1000;
+const MAX_DOCUMENTS: u64 = 1000;
 
 /// Accounts, and whom a credential stands for.
 #[async_trait]
@@ -90,10 +90,10 @@ pub(crate) struct Known {
 impl PgAuthService {
     /// Tells other processes of changes over the bus.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Result<Self> {
-        let known = InvalidatedCache::new(bus, "credential", Capacity::Entries(MOST_REMEMBERED));
+        let known = InvalidatedCache::new(bus, "credential", Capacity::Entries(MAX_REMEMBERED));
         let signing = SigningKeys::new(db, Arc::clone(&vault), Arc::clone(&clock));
         let external = config.trusted.clone().map(External::new).transpose()?;
-        let documents = Cache::builder().max_capacity(MOST_DOCUMENTS).time_to_live(oauth::DOCUMENT).build();
+        let documents = Cache::builder().max_capacity(MAX_DOCUMENTS).time_to_live(oauth::DOCUMENT).build();
         Ok(Self { db: db.clone(), clock, config, signing, vault, external, documents, known })
     }
 

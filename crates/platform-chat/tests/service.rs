@@ -22,13 +22,13 @@ use platform_testing::{TestDb, full_caller};
 use platform_toolservers::{PgToolServerService, ToolServerNeeds};
 use platform_vault::{MasterKey, Vault};
 
-struct House {
+struct Fixture {
     assistants: Arc<dyn AssistantService>,
     chat: Arc<PgChatService>,
     caller: Caller,
 }
 
-async fn house(db: &Db, concurrency: usize) -> House {
+async fn fixture(db: &Db, concurrency: usize) -> Fixture {
     let (bus, limits) = (Bus::local(), FieldLimits::default());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let models = Models::start(ModelsConfig::default()).await.expect("models");
@@ -83,7 +83,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let files = FileFetcher::new(&egress, Arc::new(files), Arc::new(()), 1 << 20);
     let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, files, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
-    House { assistants, chat, caller: full_caller() }
+    Fixture { assistants, chat, caller: full_caller() }
 }
 
 fn message(text: &str) -> NewMessage {
@@ -94,14 +94,14 @@ fn message(text: &str) -> NewMessage {
 async fn a_turn_that_nobody_here_works_is_answered_by_whoever_comes() {
     let test = TestDb::new().await;
     let (accepting, working) = (test.connect(), test.connect());
-    let accepting = house(&accepting, 0).await;
+    let accepting = fixture(&accepting, 0).await;
     let accepted = accepting.chat.send(&accepting.caller, DEFAULT_ASSISTANT, message("Hello"), None, None).await;
     let uid = accepted.expect("accepted").chat_uid;
     let account = &accepting.caller.account;
     let (waiting, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &Id::named(&uid), true).await.expect("a chat");
     assert_eq!(waiting.status, "processing");
     let mut watcher = accepting.chat.watch(account, DEFAULT_ASSISTANT, &Id::named(&uid), true).await.expect("a state");
-    let _worker = house(&working, 4).await;
+    let _worker = fixture(&working, 4).await;
     // The watcher of the first process sees the second one's commit through the store.
     while watcher.next().await.expect("a frame").is_some() {}
     let (chat, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &Id::named(&uid), false).await.expect("a chat");
@@ -111,36 +111,36 @@ async fn a_turn_that_nobody_here_works_is_answered_by_whoever_comes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_page_exactly_and_belong_to_their_account() {
     let db = TestDb::new().await.connect();
-    let house = house(&db, 4).await;
+    let fixture = fixture(&db, 4).await;
     for n in 0..7 {
         let sent =
-            house.chat.send_and_wait(&house.caller, DEFAULT_ASSISTANT, message(&format!("chat {n}")), None, None);
+            fixture.chat.send_and_wait(&fixture.caller, DEFAULT_ASSISTANT, message(&format!("chat {n}")), None, None);
         sent.await.expect("answered");
     }
     let page = |offset| ChatPage { page: Page { limit: 3, offset }, omit_content: true };
     let mut names = Vec::new();
     for offset in [0, 3, 6, 9] {
-        let list = house.chat.list(&house.caller, ChatFilter::default(), page(offset)).await.expect("a page");
+        let list = fixture.chat.list(&fixture.caller, ChatFilter::default(), page(offset)).await.expect("a page");
         assert_eq!(list.total, 7);
         names.extend(list.histories.into_iter().map(|chat| chat.name));
     }
     let expected: Vec<String> = (0..7).rev().map(|n| format!("chat {n}")).collect();
     assert_eq!(names, expected, "newest first, none twice, none left out");
-    let stranger = Caller { account: AccountId::generate(), ..house.caller.clone() };
-    let list = house.chat.list(&stranger, ChatFilter::default(), page(0)).await.expect("a page");
+    let stranger = Caller { account: AccountId::generate(), ..fixture.caller.clone() };
+    let list = fixture.chat.list(&stranger, ChatFilter::default(), page(0)).await.expect("a page");
     assert_eq!(list.total, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
     let db = TestDb::new().await.connect();
-    let house = Arc::new(house(&db, 4).await);
+    let fixture = Arc::new(fixture(&db, 4).await);
     let sends = (0..40).map(|n| {
-        let house = Arc::clone(&house);
+        let fixture = Arc::clone(&fixture);
         async move {
             let chat_uid = Some("shared".to_owned());
             let new = NewMessage { chat_uid, ..message(&format!("/delay 1ms\n/say to {n}")) };
-            house.chat.send(&house.caller, "wide", new, None, None).await.expect("taken in").message_uid
+            fixture.chat.send(&fixture.caller, "wide", new, None, None).await.expect("taken in").message_uid
         }
     });
     let settings = AssistantSettings {
@@ -148,12 +148,12 @@ async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
         max_queued_messages: 100,
         ..AssistantSettings::named("Wide")
     };
-    house.assistants.create(&house.caller, settings, None).await.expect("made");
+    fixture.assistants.create(&fixture.caller, settings, None).await.expect("made");
     let mut uids = futures_util::future::join_all(sends).await;
-    let account = &house.caller.account;
-    let mut watcher = house.chat.watch(account, "wide", &Id::named("shared"), true).await.expect("a state");
+    let account = &fixture.caller.account;
+    let mut watcher = fixture.chat.watch(account, "wide", &Id::named("shared"), true).await.expect("a state");
     while watcher.next().await.expect("a frame").is_some() {}
-    let (chat, _) = house.chat.get(account, "wide", &Id::named("shared"), false).await.expect("a chat");
+    let (chat, _) = fixture.chat.get(account, "wide", &Id::named("shared"), false).await.expect("a chat");
     assert_eq!(chat.status, "completed");
     let content = serde_json::to_value(chat.chat_content).expect("JSON");
     let messages = content.as_array().expect("messages");

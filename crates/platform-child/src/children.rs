@@ -22,9 +22,9 @@ use crate::serve::{TOO_LARGE, TOO_LONG};
 /// Longest piece of work on the clock, on a machine that has much else to do.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Largest answer, in bytes.
-const MOST_ANSWER: u32 = 64 << 20;
+const MAX_ANSWER: u32 = 64 << 20;
 /// Children that wait for work; more are ended when their work is done.
-const MOST_IDLE: usize = 4;
+const MAX_IDLE: usize = 4;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ impl Children {
         match timeout(self.longest, child.exchange(work, input)).await {
             Ok(Ok((answer, ends))) => {
                 let mut idle = self.idle();
-                if !ends && idle.len() < MOST_IDLE {
+                if !ends && idle.len() < MAX_IDLE {
                     idle.push(child);
                 }
                 Ok(answer)
@@ -134,7 +134,7 @@ impl Warm {
         self.input.write_all(&frame).await?;
         let ends = self.output.read_u8().await? != 0;
         let length = self.output.read_u32_le().await?;
-        if length > MOST_ANSWER {
+        if length > MAX_ANSWER {
             return Err(io::Error::other("its answer is too large"));
         }
         let mut answer = vec![0; length as usize];

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 /// Largest input, in bytes.
-const MOST_INPUT: u32 = 64 << 20;
+const MAX_INPUT: u32 = 64 << 20;
 /// A child that has grown by so much more than it began with ends after its work: the next one begins small.
 const GROWN: u64 = 32 << 20;
 /// How often the bounds are looked at while there is work.
@@ -89,7 +89,7 @@ fn read_work(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length > MOST_INPUT {
+    if length > MAX_INPUT {
         return Err(io::Error::other("the input is too large"));
     }
     let mut bytes = vec![0; length as usize];

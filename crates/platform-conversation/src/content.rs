@@ -8,7 +8,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use futures_util::{Stream, stream::try_unfold};
-use platform_core::{AccountId, MOST_LISTED, Page, Result, fitting};
+use platform_core::{AccountId, MAX_LISTED, Page, Result, fitting};
 use platform_db::{Conn, Db};
 
 use crate::{
@@ -53,7 +53,7 @@ impl ConversationStore<'_> {
             .bind::<Integer, _>(from)
             .bind::<BigInt, _>(page.limit)
             .bind::<BigInt, _>(page.offset)
-            .bind::<BigInt, _>(i64::try_from(MOST_LISTED).unwrap_or(i64::MAX));
+            .bind::<BigInt, _>(i64::try_from(MAX_LISTED).unwrap_or(i64::MAX));
         Ok(shown.load(&mut conn).await?)
     }
 }
@@ -79,7 +79,7 @@ impl Content {
     pub async fn read(db: &Db, account: &AccountId, conversation: &str) -> Result<Self> {
         let conn = db.read().await?;
         let bytes = content_bytes(conn.get(), account, &[conversation.to_owned()]).await?;
-        if bytes.values().any(|bytes| *bytes > MOST_LISTED) {
+        if bytes.values().any(|bytes| *bytes > MAX_LISTED) {
             return Ok(Self::Paged(ContentPages::new(db, account, conversation)));
         }
         let all = Page { limit: i64::MAX, offset: 0 };
@@ -129,8 +129,8 @@ pub async fn listed_contents(
 ) -> Result<(usize, HashMap<String, Vec<StoredJson>>)> {
     let sizes = content_bytes(conn, account, conversations).await?;
     let size = |conversation: &String| sizes.get(conversation).copied().unwrap_or_default();
-    let is_shown = |conversation: &&String| size(conversation) <= MOST_LISTED;
-    let fits = fitting(conversations.iter().map(|of| Some(of).filter(is_shown).map_or(0, size)), MOST_LISTED);
+    let is_shown = |conversation: &&String| size(conversation) <= MAX_LISTED;
+    let fits = fitting(conversations.iter().map(|of| Some(of).filter(is_shown).map_or(0, size)), MAX_LISTED);
     let shown = conversations.iter().take(fits).filter(is_shown);
     let mut contents: HashMap<String, Vec<StoredJson>> = shown.map(|of| (of.clone(), Vec::new())).collect();
     let mut conn = conn;

@@ -34,12 +34,12 @@ const ATTACHMENT_TOKENS: u64 = 1500;
 /// So many bytes of a text document take a token, at the least.
 const BYTES_A_TOKEN: usize = 3;
 /// Bytes of presets once their placeholders are filled.
-const MOST_FILLED: usize = 2 << 20;
+const MAX_FILLED: usize = 2 << 20;
 /// What an assistant that has something attached is told (contract 02 §6).
 const KNOWLEDGE_HINT: &str = "Documents are attached to you. Look for what you need in them with search_knowledge, read a \
     whole one with read_document, and say which document and heading an answer rests on.";
 /// Attached files of one prompt, newest first.
-const MOST_ATTACHED: usize = 20 << 20;
+const MAX_ATTACHED: usize = 20 << 20;
 
 /// A message of the chat as the model gets it.
 struct Said {
@@ -98,7 +98,7 @@ impl Context<'_> {
     pub async fn prompt(&mut self, known: Option<&[String]>, forced: bool) -> std::result::Result<Prepared, TurnError> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let Some(mut system) = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null)) else {
-            let message = format!("The presets have more than {MOST_FILLED} bytes once their placeholders are filled.");
+            let message = format!("The presets have more than {MAX_FILLED} bytes once their placeholders are filled.");
             return Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider).into());
         };
         let memory = self.profile.settings.core_memory.of(&self.conversation.payer);
@@ -328,7 +328,7 @@ impl Context<'_> {
     async fn attached(&self, uids: &[String]) -> Result<(files::Contents, Option<FairPermit>)> {
         let account = &self.conversation.account;
         let store = ConversationStore::of(account, &self.conversation.key);
-        let sizes = store.file_sizes(self.ports.db.read().await?.get(), uids, MOST_ATTACHED).await?;
+        let sizes = store.file_sizes(self.ports.db.read().await?.get(), uids, MAX_ATTACHED).await?;
         let bytes: i64 = sizes.iter().map(|(.., bytes)| bytes).sum();
         let room = self.ports.attached.hold(account, usize::try_from(bytes).unwrap_or(usize::MAX)).await;
         Ok((store.files(self.ports.db.read().await?.get(), &sizes).await?, room))
@@ -507,13 +507,13 @@ fn fill(template: &str, params: &Value) -> Option<String> {
             Some(Value::String(text)) => filled.push_str(text),
             Some(other) => filled.push_str(&other.to_string()),
         }
-        if filled.len() > MOST_FILLED {
+        if filled.len() > MAX_FILLED {
             return None;
         }
         rest = after;
     }
     filled.push_str(rest);
-    Some(filled).filter(|filled| filled.len() <= MOST_FILLED)
+    Some(filled).filter(|filled| filled.len() <= MAX_FILLED)
 }
 
 #[cfg(test)]

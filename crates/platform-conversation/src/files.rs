@@ -41,7 +41,7 @@ const MESSAGES_OF_END_USER: usize = 3;
 const FILES_OF_END_USER: usize = 4;
 
 /// Stored files of one message together.
-const MOST_BYTES: usize = 25 << 20;
+const MAX_BYTES: usize = 25 << 20;
 
 /// For reading a document that is no text; what takes longer is known by its name alone.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const FETCHED: (usize, usize) = (128 << 20, 64 << 20);
 
 /// Accounts of which figures are told.
-const MOST_ACCOUNTS: i64 = 100;
+const MAX_ACCOUNTS: i64 = 100;
 
 /// A file as it was when its message was accepted.
 #[derive(Debug, Clone)]
@@ -159,7 +159,7 @@ impl FileFetcher {
         let end_user = end_user.as_ref();
         let fetched = async {
             let place = (place_of(end_user, &self.places_of_end_users).await, self.places.acquire(account).await);
-            let (egress, left) = (&self.egress.of(account), &Left(MOST_BYTES.into()));
+            let (egress, left) = (&self.egress.of(account), &Left(MAX_BYTES.into()));
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 let kept = match self.files.token_of(&file.download_url) {
                     Some(token) => {
@@ -217,7 +217,7 @@ impl FileFetcher {
             return Ok(None);
         }
         left.take(usize::try_from(stored.size).unwrap_or(usize::MAX))?;
-        Ok(Some((stored.mime_type.clone(), self.files.bytes(account, &stored, MOST_BYTES as u64).await?)))
+        Ok(Some((stored.mime_type.clone(), self.files.bytes(account, &stored, MAX_BYTES as u64).await?)))
     }
 }
 
@@ -227,7 +227,7 @@ struct Left(AtomicUsize);
 impl Left {
     fn take(&self, bytes: usize) -> Result<()> {
         let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        let message = || format!("files take more than {MOST_BYTES} bytes together");
+        let message = || format!("files take more than {MAX_BYTES} bytes together");
         left.map(drop).map_err(|_| Error::invalid("files", "length", message()))
     }
 }
@@ -295,7 +295,7 @@ pub async fn screen_files(
 pub async fn message_file_bytes(conn: &mut Conn) -> Result<Vec<(String, i64)>> {
     let bytes = sql::<BigInt>("sum(octet_length(bytes) + coalesce(octet_length(text), 0))::bigint");
     let accounts = message_files::table.group_by(message_files::account_id).select((message_files::account_id, bytes));
-    Ok(accounts.order(sql::<BigInt>("2 DESC")).limit(MOST_ACCOUNTS).load(conn).await?)
+    Ok(accounts.order(sql::<BigInt>("2 DESC")).limit(MAX_ACCOUNTS).load(conn).await?)
 }
 
 /// Message, position and bytes of a file.

@@ -226,7 +226,7 @@ pub struct MessageRow {
 }
 
 /// A result that is a JSON object of at most so many bytes stands in `data`, too.
-const MOST_DATA: usize = 65_536;
+const MAX_DATA: usize = 65_536;
 
 impl MessageRow {
     /// A message at a position.
@@ -285,7 +285,7 @@ pub(crate) fn tool_row(
 ) -> Result<MessageRow> {
     let content = MessageContent {
         message: text.to_owned(),
-        data: Some(text).filter(|text| text.len() <= MOST_DATA).and_then(|text| serde_json::from_str(text).ok()),
+        data: Some(text).filter(|text| text.len() <= MAX_DATA).and_then(|text| serde_json::from_str(text).ok()),
         files: Vec::new(),
     };
     let message = ChatMessage {

@@ -5,9 +5,9 @@ use platform_runtime::{MemoryBucket, Payer, Spender, TenantAppOffer, TurnMemory}
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-const MOST_APPS: usize = 100;
-const MOST_NAMES: usize = 200;
-const MOST_SERVERS: u32 = 1000;
+const MAX_APPS: usize = 100;
+const MAX_NAMES: usize = 200;
+const MAX_SERVERS: u32 = 1000;
 
 /// A model to fall back to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -176,12 +176,12 @@ impl TenantIntegrationsConfig {
 
     pub(crate) fn check(&self, checks: &mut Checks) {
         let path = "tenantIntegrationsConfig.apps";
-        checks.count(path, self.apps.len(), MOST_APPS);
+        checks.count(path, self.apps.len(), MAX_APPS);
         for (i, app) in self.apps.iter().enumerate() {
             let at = |field: &str| format!("{path}[{i}].{field}");
             checks.length(&at("app"), &app.app, 1..=200);
             for (field, names) in [("tools", &app.tools), ("triggers", &app.triggers)] {
-                checks.count(&at(field), names.len(), MOST_NAMES);
+                checks.count(&at(field), names.len(), MAX_NAMES);
                 for name in names {
                     checks.length(&at(field), name, 1..=200);
                 }
@@ -211,7 +211,7 @@ impl Default for TenantMcpConfig {
 impl TenantMcpConfig {
     pub(crate) fn check(&self, checks: &mut Checks) {
         for (field, most) in [("maxServers", self.max_servers), ("maxToolsPerServer", self.max_tools_per_server)] {
-            checks.range(&format!("tenantMcpConfig.{field}"), most, &(0..=MOST_SERVERS));
+            checks.range(&format!("tenantMcpConfig.{field}"), most, &(0..=MAX_SERVERS));
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::parts::{
 const RESERVED: [&str; 2] = ["chats", "tags"];
 const WIDGET_BYTES: usize = 16_384;
 /// Documents, and folders, that one assistant has.
-const MOST_ATTACHED: usize = 1000;
-const MOST_SKILLS: usize = 100;
+const MAX_ATTACHED: usize = 1000;
+const MAX_SKILLS: usize = 100;
 
 /// Whether an assistant takes messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -193,9 +193,9 @@ impl AssistantSettings {
         checks.tags("tags", &mut self.tags);
         let mut seen = std::collections::HashSet::new();
         self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
-        checks.count("knowledgeDocumentIds", self.knowledge_document_ids.len(), MOST_ATTACHED);
-        checks.count("knowledgeSkills", self.knowledge_skills.len(), MOST_SKILLS);
-        checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MOST_ATTACHED);
+        checks.count("knowledgeDocumentIds", self.knowledge_document_ids.len(), MAX_ATTACHED);
+        checks.count("knowledgeSkills", self.knowledge_skills.len(), MAX_SKILLS);
+        checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MAX_ATTACHED);
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
         checks.finish()?;
         if let Some(output) = &self.structured_output {

@@ -7,7 +7,7 @@ use diesel::{
     query_builder::{AstPass, QueryFragment, QueryId},
     sql_types::{Array, Nullable, Text},
 };
-use platform_core::{AccountId, MOST_LISTED};
+use platform_core::{AccountId, MAX_LISTED};
 
 /// Texts of a conversation as one expression in a statement of whoever owns it, so that both are of one moment.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ impl QueryFragment<Pg> for UnlessLarge<'_> {
         out.push_bind_param::<Text, _>(self.0.account)?;
         out.push_sql(" AND conversation = ");
         out.push_bind_param::<Text, _>(self.0.conversation)?;
-        out.push_sql(&format!(") <= {MOST_LISTED} THEN "));
+        out.push_sql(&format!(") <= {MAX_LISTED} THEN "));
         self.0.walk_ast(out.reborrow())?;
         out.push_sql(" END");
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
     sub_agents::HAND_OFF_TOOLS,
 };
 
-const MOST_CLIENT_TOOLS: usize = 50;
+const MAX_CLIENT_TOOLS: usize = 50;
 
 /// For whom tools are called.
 #[derive(Clone, Copy, Default)]
@@ -118,7 +118,7 @@ pub async fn check_turn_tools(
 /// Every rule on tools of the client but their schemas, under `path`.
 pub fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
     let mut checks = Checks::default();
-    checks.count(path, tools.len(), MOST_CLIENT_TOOLS);
+    checks.count(path, tools.len(), MAX_CLIENT_TOOLS);
     checks.finish()?;
     let mut checks = Checks::default();
     let mut names = HashSet::new();
@@ -151,7 +151,7 @@ pub async fn check_client_schemas(
         lists.iter().flat_map(|(path, tools)| tools.iter().enumerate().map(move |(i, tool)| (at(path, i), tool)));
     let schemas: Vec<(String, Value)> = tools.map(|(path, tool)| (path, parameters(tool))).collect();
     let mut checks = Checks::default();
-    checks.count("tools", schemas.len(), MOST_CLIENT_TOOLS);
+    checks.count("tools", schemas.len(), MAX_CLIENT_TOOLS);
     checks.finish()?;
     let mut checks = Checks::default();
     let given: Vec<_> = schemas.iter().map(|(path, schema)| (path.clone(), schema)).collect();

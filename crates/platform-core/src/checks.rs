@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 use crate::{Code, Error, Object};
 
 /// Issues of one answer, and bytes of each part of them: what a client may have written back to it.
-const MOST_ISSUES: usize = 100;
-const MOST_SHOWN: usize = 512;
+const MAX_ISSUES: usize = 100;
+const MAX_SHOWN: usize = 512;
 
 /// One field that broke its rule (contract 00 §7).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -86,13 +86,13 @@ impl Checks {
 
     /// Records a broken rule; of more than a hundred the first are told.
     pub fn issue(&mut self, path: &str, code: &'static str, message: impl Into<String>) {
-        if self.issues.len() == MOST_ISSUES {
+        if self.issues.len() == MAX_ISSUES {
             self.more += 1;
             return;
         }
         let (mut path, mut message) = (path.to_owned(), message.into());
         for text in [&mut path, &mut message] {
-            text.truncate(text.floor_char_boundary(MOST_SHOWN));
+            text.truncate(text.floor_char_boundary(MAX_SHOWN));
         }
         self.issues.push(Issue { path, code, message });
     }
@@ -236,7 +236,7 @@ mod tests {
         }
         let error = checks.finish().expect_err("issues");
         assert!(error.message().contains("(and 4999 more, see details.issues: "));
-        assert_eq!(error.details()["issues"].as_array().map(Vec::len), Some(MOST_ISSUES));
+        assert_eq!(error.details()["issues"].as_array().map(Vec::len), Some(MAX_ISSUES));
         assert!(error.message().starts_with("files[0].ä"), "it says which");
         assert!(serde_json::to_string(&error.details()).expect("JSON").len() < 128 << 10);
     }

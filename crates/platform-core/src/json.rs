@@ -10,14 +10,14 @@ use crate::{Error, Strict};
 pub type Object = serde_json::Map<String, Value>;
 
 /// Memory that JSON from outside may take when it is read, in bytes: up to a hundred times its text.
-const MOST_MEMORY: usize = 64 << 20;
+const MAX_MEMORY: usize = 64 << 20;
 
 /// A node of a map, which has room for so many values.
 const MAP_NODE_BYTES: usize = 640;
 const MAP_NODE_FIELDS: usize = 11;
 
 /// Fields of one body in which a `null` that does not fit is taken for absent; each takes another reading.
-pub const MOST_NULLS: usize = 32;
+pub const MAX_NULLS: usize = 32;
 
 /// Reads JSON that came from outside, unless it holds so many values that reading it takes 64 MiB.
 pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
@@ -27,7 +27,7 @@ pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
 
 /// Refuses JSON whose values would take more than 64 MiB of memory beside their text, before any is read.
 pub fn check_size(json: &[u8]) -> Result<(), &'static str> {
-    if memory_of(json) > MOST_MEMORY { Err("it holds too many values; send fewer at once") } else { Ok(()) }
+    if memory_of(json) > MAX_MEMORY { Err("it holds too many values; send fewer at once") } else { Ok(()) }
 }
 
 /// Bytes of memory that the values of JSON take beside their text when they are read, at most.
@@ -103,7 +103,7 @@ pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> c
             fields.insert(name, value);
         }
     }
-    let (mut fields, mut nulls) = (Value::Object(fields), 0..MOST_NULLS);
+    let (mut fields, mut nulls) = (Value::Object(fields), 0..MAX_NULLS);
     loop {
         let error = match serde_path_to_error::deserialize(Strict(&fields)) {
             Ok(value) => return Ok(value),

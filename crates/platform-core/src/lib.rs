@@ -41,11 +41,11 @@ pub use error::{Code, Error, ErrorKind, Result};
 pub use fair::{FairMemory, FairPermit, FairSemaphore, NoRoom};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{
-    MOST_NULLS, Object, check_size, check_types, drop_null, heap_bytes, json_length, lower_case, memory_of, misfit,
+    MAX_NULLS, Object, check_size, check_types, drop_null, heap_bytes, json_length, lower_case, memory_of, misfit,
     overlay, parse, without_nul,
 };
 pub use money::Money;
-pub use page::{MOST_LISTED, Page, fitting};
+pub use page::{MAX_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
 pub use strict::Strict;

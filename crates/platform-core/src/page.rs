@@ -8,7 +8,7 @@ pub struct Page {
 }
 
 /// Bytes of records that are listed at once.
-pub const MOST_LISTED: usize = 7 << 20;
+pub const MAX_LISTED: usize = 7 << 20;
 
 /// How many of the first records of these sizes fit into so many bytes; one does in any case.
 pub fn fitting(sizes: impl IntoIterator<Item = usize>, most: usize) -> usize {
@@ -24,7 +24,7 @@ impl Page {
     /// The page as short as records of these sizes make it, in their order.
     #[must_use]
     pub fn fitting(self, sizes: &[i64]) -> Self {
-        let fits = fitting(sizes.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)), MOST_LISTED);
+        let fits = fitting(sizes.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)), MAX_LISTED);
         if fits < sizes.len() { Self { limit: i64::try_from(fits).unwrap_or(self.limit), ..self } } else { self }
     }
 }

@@ -4,8 +4,8 @@ use chrono::{DateTime, Datelike, Days, Months, NaiveDate, NaiveTime};
 
 use crate::{Code, Error, Result, Timestamp};
 
-const MOST_DAYS: i64 = 366;
-const MOST_MONTHS: i64 = 60;
+const MAX_DAYS: i64 = 366;
+const MAX_MONTHS: i64 = 60;
 const EARLIEST: i32 = 1970;
 
 /// A range of days or months in UTC, as costs are asked for (contract 03 §9).
@@ -35,7 +35,7 @@ impl Period {
         let last = given.unwrap_or_else(|| first.map_or(today, |first| today.max(first)));
         let first = first.unwrap_or_else(|| last.checked_sub_days(Days::new(29)).unwrap_or(last));
         let count = (last - first).num_days() + 1;
-        Self { first, last, count, by_month: false }.checked(start.0, end.0, MOST_DAYS, "days")
+        Self { first, last, count, by_month: false }.checked(start.0, end.0, MAX_DAYS, "days")
     }
 
     /// Months as `YYYY-MM`, at most 60; by default the last 12.
@@ -46,7 +46,7 @@ impl Period {
         let first = first.unwrap_or_else(|| last.checked_sub_months(Months::new(11)).unwrap_or(last));
         let count = i64::from((last.year() - first.year()) * 12) + i64::from(last.month()) - i64::from(first.month());
         let last = last.checked_add_months(Months::new(1)).and_then(|next| next.pred_opt()).unwrap_or(last);
-        Self { first, last, count: count + 1, by_month: true }.checked(start.0, end.0, MOST_MONTHS, "months")
+        Self { first, last, count: count + 1, by_month: true }.checked(start.0, end.0, MAX_MONTHS, "months")
     }
 
     fn checked(self, start: &str, end: &str, most: i64, unit: &str) -> Result<Self> {

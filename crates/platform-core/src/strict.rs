@@ -12,7 +12,7 @@ use serde::{
 /// Whole numbers above this, a fraction tells from their neighbours no more.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 /// Characters of a wrong name that an answer repeats.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// A deserializer, and what it hands on, that reads strictly.
 pub struct Strict<T>(pub T);
@@ -215,7 +215,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Name<V> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<V::Value, E> {
         let Some(variant) = self.variants.iter().find(|variant| variant.eq_ignore_ascii_case(text)) else {
-            let shown: String = text.chars().take(LONGEST_NAME).collect();
+            let shown: String = text.chars().take(MAX_NAME).collect();
             return Err(Error::unknown_variant(&shown, self.variants));
         };
         let name: StrDeserializer<'_, E> = (*variant).into_deserializer();

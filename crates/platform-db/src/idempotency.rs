@@ -13,11 +13,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::{Conn, Db, code, schema::idempotency};
 
 /// Bytes of an answer that is stored whole.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 /// Bytes of a field that is stored of a larger one.
-const MOST_FIELD_BYTES: usize = 1024;
+const MAX_FIELD_BYTES: usize = 1024;
 /// Keys of an account that are kept; the oldest beyond them go before their day is over.
-const MOST_KEYS: i64 = 100_000;
+const MAX_KEYS: i64 = 100_000;
 
 /// An `Idempotency-Key` as it stands in a request (contract 00 §5): what it covers and of which body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl Idempotency {
         let old = sql::<Bool>("created_at <= (SELECT created_at FROM idempotency WHERE account = ")
             .bind::<Text, _>(account.as_str())
             .sql(" ORDER BY created_at DESC OFFSET ")
-            .bind::<BigInt, _>(MOST_KEYS)
+            .bind::<BigInt, _>(MAX_KEYS)
             .sql(" LIMIT 1)");
         let old = idempotency::table.filter(idempotency::account.eq(account.as_str())).filter(old);
         Ok(diesel::delete(old).execute(&mut *db.conn().await?).await?)
@@ -151,11 +151,11 @@ impl Idempotency {
 
 /// An answer as it is stored: of a large one its short fields, which say what record it was, and `truncated`.
 fn shortened(body: &str) -> Result<Cow<'_, str>> {
-    if body.len() <= MOST_BYTES {
+    if body.len() <= MAX_BYTES {
         return Ok(body.into());
     }
     let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(body).unwrap_or_default();
-    fields.retain(|_, value| value.get().len() <= MOST_FIELD_BYTES);
+    fields.retain(|_, value| value.get().len() <= MAX_FIELD_BYTES);
     fields.insert("truncated".to_owned(), to_raw_value(&true).map_err(Error::internal)?);
     serde_json::to_string(&fields).map(Cow::Owned).map_err(Error::internal)
 }

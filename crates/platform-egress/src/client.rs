@@ -24,14 +24,14 @@ use crate::{EgressRules, code, judge::shown};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// Many servers close a connection that was idle for 5 s; what is sent on it at that moment is lost.
-const MOST_IDLE: Duration = Duration::from_secs(4);
+const MAX_IDLE: Duration = Duration::from_secs(4);
 /// Longest reading of an address, waiting for a place included.
-const LONGEST_READ: Duration = Duration::from_secs(30);
+const MAX_READ: Duration = Duration::from_secs(30);
 const LOOKUP: Duration = Duration::from_secs(1);
-const MOST_REDIRECTS: usize = 3;
+const MAX_REDIRECTS: usize = 3;
 /// Of an answer of which the status matters, in bytes, and for so long.
-const MOST_UNREAD: usize = 65_536;
-const LONGEST_UNREAD: Duration = Duration::from_secs(1);
+const MAX_UNREAD_BYTES: usize = 65_536;
+const MAX_UNREAD_TIME: Duration = Duration::from_secs(1);
 /// So many requests at once are no bound.
 const UNBOUNDED: usize = 1 << 30;
 /// What a request carries that is no secret, and may follow a redirect to another origin.
@@ -226,7 +226,7 @@ impl Egress {
             headers: HeaderMap::new(),
             body: Payload::Empty,
             follows: true,
-            timeout: LONGEST_READ,
+            timeout: MAX_READ,
         };
         self.send(request).await
     }
@@ -255,13 +255,13 @@ impl Egress {
         // A connection whose answer was read can be used again; what it says changes nothing.
         let drained = async {
             let mut read = 0;
-            while read < MOST_UNREAD
+            while read < MAX_UNREAD_BYTES
                 && let Ok(Some(chunk)) = response.chunk().await
             {
                 read += chunk.len();
             }
         };
-        let _ = tokio::time::timeout(LONGEST_UNREAD, drained).await;
+        let _ = tokio::time::timeout(MAX_UNREAD_TIME, drained).await;
         Ok(response.status().as_u16())
     }
 
@@ -291,7 +291,7 @@ impl Egress {
 
     async fn follow(&self, mut request: Outgoing) -> Result<Fetched, EgressError> {
         self.rules.judge_url(&request.url)?;
-        for hop in 0..=MOST_REDIRECTS {
+        for hop in 0..=MAX_REDIRECTS {
             let response = self.once(&request).await.map_err(|error| match error {
                 // The first address was reached: something was sent.
                 EgressError::Unreachable(reason) if hop > 0 => EgressError::Failed(reason),
@@ -320,7 +320,7 @@ impl Egress {
             }
             request.url = target;
         }
-        let reason = format!("`{}` redirects more than {MOST_REDIRECTS} times.", shown(&request.url));
+        let reason = format!("`{}` redirects more than {MAX_REDIRECTS} times.", shown(&request.url));
         Err(EgressError::NotAllowed(reason))
     }
 
@@ -371,7 +371,7 @@ impl Egress {
 fn build(rules: &Arc<EgressRules>, redirects: Policy) -> Result<reqwest::Client, EgressError> {
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT)
-        .pool_idle_timeout(MOST_IDLE)
+        .pool_idle_timeout(MAX_IDLE)
         .redirect(redirects)
         .no_proxy()
         .dns_resolver(Judged(Arc::clone(rules)))
@@ -403,7 +403,7 @@ pub fn sensitive(value: &str) -> Option<HeaderValue> {
 /// Redirects within the origin only: headers may hold secrets.
 fn stay(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let from = attempt.previous().last().map(Url::origin);
-    if attempt.previous().len() > MOST_REDIRECTS || from != Some(attempt.url().origin()) {
+    if attempt.previous().len() > MAX_REDIRECTS || from != Some(attempt.url().origin()) {
         let reason = format!("The server redirects to `{}`, which is not followed.", shown(attempt.url()));
         return attempt.error(EgressError::NotAllowed(reason));
     }

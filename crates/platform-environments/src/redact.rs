@@ -15,7 +15,7 @@ const PART: usize = 64;
 /// No part is longer.
 const LONGEST: usize = 2 * PART;
 /// Of values beyond so many bytes together fewer forms are known.
-const MOST_BYTES: usize = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
 /// Every form of every value, in order, with what it is replaced by.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redactor {
@@ -36,7 +36,7 @@ impl Redactor {
         secrets.sort_by_key(|(_, value)| value.len());
         for (name, value) in secrets {
             bytes += value.len();
-            let found = forms_of(value, bytes <= MOST_BYTES);
+            let found = forms_of(value, bytes <= MAX_BYTES);
             forms.extend(found.iter().flat_map(|form| parts(form)).map(|part| (part.to_vec(), names.len())));
             names.push(format!("[REDACTED:{name}]"));
         }

@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// What of each stream a model gets: so much of its beginning, and so much of its end.
-const MOST_SHOWN: usize = 16_000;
+const MAX_SHOWN: usize = 16_000;
 /// Lines of a file that a model gets at once.
-const MOST_LINES: usize = 2000;
+const MAX_LINES: usize = 2000;
 
 /// The group.
 pub fn sandbox_tools(environments: &Arc<PgEnvironments>) -> BuiltInGroup {
@@ -50,7 +50,7 @@ pub fn sandbox_tools(environments: &Arc<PgEnvironments>) -> BuiltInGroup {
                 &json!({
                     "path": path,
                     "offset": {"type": "integer", "minimum": 0, "description": "First line, from 0"},
-                    "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LINES, "description": "Lines"},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LINES, "description": "Lines"},
                 }),
                 &["path"],
                 Arc::clone(&does),
@@ -100,7 +100,7 @@ impl BuiltInAction for SandboxTools {
                 .await
             }
             "read_sandbox_file" => {
-                let (offset, limit) = (number("offset").unwrap_or(0), number("limit").unwrap_or(MOST_LINES));
+                let (offset, limit) = (number("offset").unwrap_or(0), number("limit").unwrap_or(MAX_LINES));
                 self.read(&call, &environment, text("path"), offset, limit).await
             }
             "write_sandbox_file" => {
@@ -206,10 +206,10 @@ impl SandboxTools {
 
 /// A long text loses its middle, and says so.
 fn cut(text: &str) -> (String, bool) {
-    if text.len() <= 2 * MOST_SHOWN {
+    if text.len() <= 2 * MAX_SHOWN {
         return (text.to_owned(), false);
     }
-    let (begin, end) = (text.floor_char_boundary(MOST_SHOWN), text.ceil_char_boundary(text.len() - MOST_SHOWN));
+    let (begin, end) = (text.floor_char_boundary(MAX_SHOWN), text.ceil_char_boundary(text.len() - MAX_SHOWN));
     let left_out = end - begin;
     (format!("{}\n[… {left_out} bytes are left out here …]\n{}", &text[..begin], &text[end..]), true)
 }

@@ -139,7 +139,7 @@ impl ThreadStates for Conversations {
     }
 }
 
-struct House {
+struct Fixture {
     clock: Arc<TestClock>,
     disks: Arc<Disks>,
     conversations: Arc<Conversations>,
@@ -149,7 +149,7 @@ struct House {
     _db: TestDb,
 }
 
-impl House {
+impl Fixture {
     async fn new() -> Self {
         let test = TestDb::new().await;
         let clock = Arc::new(TestClock::at(SystemClock.now()));
@@ -233,38 +233,38 @@ fn how(status: &str, reason: &str) -> (String, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_machine_of_a_chat_ends_ten_minutes_after_its_last_turn_and_that_of_a_thread_with_it() {
-    let house = House::new().await;
-    let Conversations { busy_chats, threads, asked } = &*house.conversations;
-    let of_chat = house.environment(SandboxConfig { auto_extend: true, ..SandboxConfig::default() }).await;
-    let of_thread = house.environment(SandboxConfig { auto_restart: false, ..SandboxConfig::default() }).await;
+    let fixture = Fixture::new().await;
+    let Conversations { busy_chats, threads, asked } = &*fixture.conversations;
+    let of_chat = fixture.environment(SandboxConfig { auto_extend: true, ..SandboxConfig::default() }).await;
+    let of_thread = fixture.environment(SandboxConfig { auto_restart: false, ..SandboxConfig::default() }).await;
     threads.lock().expect("lock").insert("thread".to_owned(), false);
-    assert_eq!(house.run(&of_chat, "chat").await["stdout"], "hi\n");
-    assert_eq!(house.run(&of_thread, "thread").await["stdout"], "hi\n");
+    assert_eq!(fixture.run(&of_chat, "chat").await["stdout"], "hi\n");
+    assert_eq!(fixture.run(&of_thread, "thread").await["stdout"], "hi\n");
 
     // A turn waits for somebody.
     busy_chats.lock().expect("lock").push("chat".to_owned());
-    house.clock.advance_ms(11 * MINUTE_MS);
+    fixture.clock.advance_ms(11 * MINUTE_MS);
     twice_more(asked).await;
     busy_chats.lock().expect("lock").clear();
-    house.clock.advance_ms(9 * MINUTE_MS);
+    fixture.clock.advance_ms(9 * MINUTE_MS);
     twice_more(asked).await;
-    assert_eq!(house.session(&of_chat).await.status, "running");
-    house.clock.advance_ms(2 * MINUTE_MS);
-    assert_eq!(house.ended(&of_chat).await, how("stopped", "api"));
+    assert_eq!(fixture.session(&of_chat).await.status, "running");
+    fixture.clock.advance_ms(2 * MINUTE_MS);
+    assert_eq!(fixture.ended(&of_chat).await, how("stopped", "api"));
 
-    assert_eq!(house.session(&of_thread).await.status, "running");
+    assert_eq!(fixture.session(&of_thread).await.status, "running");
     threads.lock().expect("lock").insert("thread".to_owned(), true);
-    assert_eq!(house.ended(&of_thread).await, how("stopped", "api"));
+    assert_eq!(fixture.ended(&of_thread).await, how("stopped", "api"));
     // Whoever had one gets another, unless none is to be started again.
-    assert_eq!(house.run(&of_chat, "chat").await["stdout"], "hi\n");
-    assert_eq!(house.run(&of_thread, "thread").await["error"], "SANDBOX_NOT_FOUND");
+    assert_eq!(fixture.run(&of_chat, "chat").await["stdout"], "hi\n");
+    assert_eq!(fixture.run(&of_thread, "thread").await["error"], "SANDBOX_NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_in_use_gets_more_time_until_it_is_two_hours_old() {
-    let house = House::new().await;
-    let environment = house.environment(SandboxConfig { auto_extend: true, ..SandboxConfig::default() }).await;
-    let sandbox = house.start(&environment, 30).await;
+    let fixture = Fixture::new().await;
+    let environment = fixture.environment(SandboxConfig { auto_extend: true, ..SandboxConfig::default() }).await;
+    let sandbox = fixture.start(&environment, 30).await;
     let command = NewCommand {
         sandbox_id: sandbox,
         command: "sleep 1000".to_owned(),
@@ -272,39 +272,40 @@ async fn a_machine_in_use_gets_more_time_until_it_is_two_hours_old() {
         timeout_seconds: Some(0),
         ..NewCommand::default()
     };
-    let said = Arc::clone(&house.environments).exec(&house.caller, &environment, command, Hearing::default()).await;
-    let began = house.session(&environment).await.started_timestamp_ms.0;
+    let said = Arc::clone(&fixture.environments).exec(&fixture.caller, &environment, command, Hearing::default()).await;
+    let began = fixture.session(&environment).await.started_timestamp_ms.0;
     for half_hours in 1..4 {
-        house.clock.advance_ms(began + half_hours * 30 * MINUTE_MS - 10_000 - house.clock.now().0);
+        fixture.clock.advance_ms(began + half_hours * 30 * MINUTE_MS - 10_000 - fixture.clock.now().0);
         let wanted = Timestamp(began + (half_hours + 1) * 30 * MINUTE_MS);
-        eventually("more time", async || (house.session(&environment).await.expires_at == wanted).then_some(())).await;
+        eventually("more time", async || (fixture.session(&environment).await.expires_at == wanted).then_some(()))
+            .await;
     }
-    house.clock.advance_ms(31 * MINUTE_MS);
-    assert_eq!(house.ended(&environment).await, how("expired", "expired"));
+    fixture.clock.advance_ms(31 * MINUTE_MS);
+    assert_eq!(fixture.ended(&environment).await, how("expired", "expired"));
     let output = whole(said.expect("it runs")).await.expect("it ends with its machine");
     assert_eq!(output.exit_code, 137);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_too_full_for_a_minute_ends_its_machine_and_what_is_on_it_is_saved() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let config = SandboxConfig {
         disk_mib: 512,
         snapshot_enabled: true,
         replace_snapshot_on_stop: Some(true),
         ..SandboxConfig::default()
     };
-    let environment = house.environment(config).await;
-    house.start(&environment, 10).await;
+    let environment = fixture.environment(config).await;
+    fixture.start(&environment, 10).await;
     for mib in [520, 500, 520] {
-        house.disks.bytes.store(mib << 20, Ordering::Relaxed);
-        twice_more(&house.disks.measured).await;
-        house.clock.advance_ms(50_000);
-        twice_more(&house.disks.measured).await;
-        assert_eq!(house.session(&environment).await.status, "running", "not for a minute without a break");
+        fixture.disks.bytes.store(mib << 20, Ordering::Relaxed);
+        twice_more(&fixture.disks.measured).await;
+        fixture.clock.advance_ms(50_000);
+        twice_more(&fixture.disks.measured).await;
+        assert_eq!(fixture.session(&environment).await.status, "running", "not for a minute without a break");
     }
-    house.clock.advance_ms(11_000);
-    assert_eq!(house.ended(&environment).await, how("stopped", "disk-limit"));
-    let snapshots = house.environments.snapshots(&house.caller.account, &environment).await.expect("a list");
+    fixture.clock.advance_ms(11_000);
+    assert_eq!(fixture.ended(&environment).await, how("stopped", "disk-limit"));
+    let snapshots = fixture.environments.snapshots(&fixture.caller.account, &environment).await.expect("a list");
     assert_eq!(snapshots.iter().map(|snapshot| &*snapshot.status).collect::<Vec<_>>(), ["ready"]);
 }

@@ -24,11 +24,11 @@ use crate::{
 const SETTLES: Duration = Duration::from_mins(15);
 /// Those that this process has stored are left alone for so long, however often it is swept.
 const STORING: Duration = Duration::from_mins(2);
-const MOST_STORING: u64 = 100_000;
+const MAX_STORING: u64 = 100_000;
 /// Files that one step of a sweep looks at.
 const BATCH: usize = 500;
 /// Accounts whose use of the store is told.
-const MOST_ACCOUNTS: i64 = 100;
+const MAX_ACCOUNTS: i64 = 100;
 /// What an address may have without being encoded (RFC 3986 §2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -95,7 +95,7 @@ pub struct PgFileService {
 impl PgFileService {
     /// `public_url`: what download addresses begin with.
     pub fn new(db: &Db, clock: Arc<dyn Clock>, store: Store, public_url: &str) -> Self {
-        let storing = Cache::builder().time_to_live(STORING).max_capacity(MOST_STORING).build();
+        let storing = Cache::builder().time_to_live(STORING).max_capacity(MAX_STORING).build();
         Self { db: db.clone(), clock, store, public_url: public_url.to_owned(), end_user_bytes: 0, storing }
     }
 
@@ -219,7 +219,7 @@ impl PgFileService {
 
     /// What the accounts use that use the most.
     pub async fn usage(&self) -> Result<Vec<Usage>> {
-        repository::usage(self.db.read().await?.get(), MOST_ACCOUNTS).await
+        repository::usage(self.db.read().await?.get(), MAX_ACCOUNTS).await
     }
 
     /// Removes what has expired, and bytes that no record names; `interval`: how often that is done.

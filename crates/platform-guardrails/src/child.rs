@@ -18,7 +18,7 @@ pub(crate) const CHECK: &str = "guardrails";
 pub(crate) const SCREEN: &str = "screen";
 const MEMORY: u64 = 128 << 20;
 /// Lists of rules that stay compiled.
-const MOST_KNOWN: usize = 4;
+const MAX_KNOWN: usize = 4;
 
 /// What a child process does with guardrails.
 pub const GUARDRAIL_WORKS: [Work; 2] = [
@@ -54,7 +54,7 @@ fn screen(input: &[u8]) -> Vec<u8> {
     json_work(input, |Given { rules, stage, text, moment }: Given| {
         KNOWN.with_borrow_mut(|known| {
             let at = known.iter().position(|(same, _)| *same == rules).unwrap_or_else(|| {
-                known.truncate(MOST_KNOWN - 1);
+                known.truncate(MAX_KNOWN - 1);
                 let compiled = compile(&rules, PATH, Some(&mut ALL_BYTES.clone()), &mut Checks::default());
                 known.insert(0, (rules, compiled));
                 0

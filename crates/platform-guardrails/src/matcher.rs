@@ -12,9 +12,9 @@ use unicode_normalization::char::is_combining_mark;
 
 use crate::normal::Normal;
 
-const MOST_PATTERNS: usize = 50;
+const MAX_PATTERNS: usize = 50;
 const PATTERN_CHARACTERS: usize = 1000;
-const MOST_WORDS: usize = 1000;
+const MAX_WORDS: usize = 1000;
 const WORD_CHARACTERS: usize = 200;
 /// Compiled size of a pattern, and what it may remember while it runs, in bytes.
 const PATTERN_BYTES: usize = 1 << 20;
@@ -194,9 +194,9 @@ fn read<T: DeserializeOwned>(config: &Object, path: &str, checks: &mut Checks) -
 
 fn patterns(config: &Object, path: &str, left: &mut usize, checks: &mut Checks) -> Option<Matcher> {
     let PatternConfig { patterns, ignore_case } = read(config, path, checks)?;
-    some(&patterns, &format!("{path}.patterns"), MOST_PATTERNS, checks);
+    some(&patterns, &format!("{path}.patterns"), MAX_PATTERNS, checks);
     let mut compiled = Vec::new();
-    for (i, pattern) in patterns.iter().enumerate().take(MOST_PATTERNS) {
+    for (i, pattern) in patterns.iter().enumerate().take(MAX_PATTERNS) {
         let path = format!("{path}.patterns[{i}]");
         checks.length(&path, pattern, 1..=PATTERN_CHARACTERS);
         let bounds = meta::Config::new().nfa_size_limit(Some(PATTERN_BYTES)).hybrid_cache_capacity(RUNNING_BYTES);
@@ -224,8 +224,8 @@ fn patterns(config: &Object, path: &str, left: &mut usize, checks: &mut Checks) 
 
 fn words(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
     let WordConfig { words, whole_word } = read(config, path, checks)?;
-    some(&words, &format!("{path}.words"), MOST_WORDS, checks);
-    let normal: Vec<String> = words.iter().take(MOST_WORDS).map(|word| Normal::of(word.trim()).text).collect();
+    some(&words, &format!("{path}.words"), MAX_WORDS, checks);
+    let normal: Vec<String> = words.iter().take(MAX_WORDS).map(|word| Normal::of(word.trim()).text).collect();
     for (i, word) in normal.iter().enumerate() {
         checks.length(&format!("{path}.words[{i}]"), word, 1..=WORD_CHARACTERS);
     }

@@ -14,7 +14,7 @@ use crate::{
     model::{Finding, Guardrails, Rule},
 };
 
-const MOST_RULES: usize = 50;
+const MAX_RULES: usize = 50;
 pub(crate) const PATH: &str = "guardrailsConfiguration";
 const KINDS: [&str; 5] = ["regex", "deny_list", "pii", "prompt_injection", "model_judge"];
 const ACTIONS: [&str; 3] = ["block", "redact", "warn"];
@@ -85,7 +85,7 @@ type Asked<'a> = Option<(&'a dyn Model, &'a ModelSpec)>;
 /// A longer text is screened in a child process, whatever the rules.
 const LONG_TEXT: usize = 4096;
 /// Bytes of a text of which something was redacted; more of it is redacted whole.
-const MOST_REDACTED: usize = 1 << 20;
+const MAX_REDACTED: usize = 1 << 20;
 
 impl Guardrails {
     /// Judges the rules, and whether the models of their judges are there; `INVALID_GUARDRAIL` names each
@@ -153,10 +153,10 @@ impl Guardrails {
 
 /// Rules that hold, ready; what clients wrote in them only with `left` ([`Matcher::compile`]).
 pub(crate) fn compile(rules: &[Rule], path: &str, mut left: Option<&mut usize>, checks: &mut Checks) -> Vec<Compiled> {
-    checks.count(path, rules.len(), MOST_RULES);
+    checks.count(path, rules.len(), MAX_RULES);
     let mut names = HashSet::new();
     let mut compiled = Vec::new();
-    for (i, rule) in rules.iter().enumerate().take(MOST_RULES) {
+    for (i, rule) in rules.iter().enumerate().take(MAX_RULES) {
         let path = format!("{path}[{i}]");
         let at = |field: &str| format!("{path}.{field}");
         checks.length(&at("name"), &rule.name, 1..=64);
@@ -296,7 +296,7 @@ impl Screening {
                     };
                     if rule.action == Action::Redact {
                         self.text = redacted(&self.text, &spans, &rule.rule.name);
-                        if self.text.len() > MOST_REDACTED {
+                        if self.text.len() > MAX_REDACTED {
                             self.text = mark(&rule.rule.name);
                         }
                     }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// References of one request that are looked at.
-const MOST_REFERENCES: usize = 500;
+const MAX_REFERENCES: usize = 500;
 
 /// Whether a credential opens a route; `path` is the one that was asked for, decoded and without aliases.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
@@ -194,8 +194,8 @@ pub(crate) async fn reach(request: &Request, route: &Route) -> Result<()> {
     let is_bound = caller.session().is_some() || caller.role().is_some() || caller.projects.is_some();
     let fields = if is_bound { route.references.as_slice() } else { &[] };
     let references = references(fields, |field| request.fields.value(field));
-    if references.len() > MOST_REFERENCES {
-        let message = format!("At most {MOST_REFERENCES} other records can be referred to at once.");
+    if references.len() > MAX_REFERENCES {
+        let message = format!("At most {MAX_REFERENCES} other records can be referred to at once.");
         return Err(Error::new(Code::VALIDATION_ERROR, message));
     }
     let takes_project = !route.only_reads() && route.body_fields.iter().flatten().any(|field| field == "projectId");

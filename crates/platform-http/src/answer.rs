@@ -20,7 +20,7 @@ use futures_util::{
     future::ready,
     stream::{once, try_unfold},
 };
-use platform_core::{Error, MOST_LISTED, Result};
+use platform_core::{Error, MAX_LISTED, Result};
 use platform_realtime::Watcher;
 use serde::Serialize;
 use serde_json::json;
@@ -51,7 +51,7 @@ impl List {
     /// One item more; `false` when the list is full without it.
     pub fn push(&mut self, item: &impl Serialize) -> Result<bool> {
         let item = serde_json::to_string(item).map_err(Error::internal)?;
-        if self.items > 0 && self.json.len() + item.len() > MOST_LISTED {
+        if self.items > 0 && self.json.len() + item.len() > MAX_LISTED {
             return Ok(false);
         }
         self.json.push(if self.items == 0 { '[' } else { ',' });
@@ -299,7 +299,7 @@ impl Answer {
     /// A list within its bound; the answer has the room that `hold` gives for so many bytes, if any.
     pub(crate) fn bounded(mut self, hold: impl FnOnce(usize) -> Result<Room>) -> Result<Self> {
         if matches!(self.body, Body::Paged(_)) {
-            return Ok(Self { room: hold(MOST_LISTED)?, ..self });
+            return Ok(Self { room: hold(MAX_LISTED)?, ..self });
         }
         let Body::Json(json) = self.body else { return Ok(self) };
         let (json, total) = if self.is_whole { (json, None) } else { bounded(json)? };

@@ -6,19 +6,19 @@ use platform_core::{Error, Result, fitting};
 use serde_json::value::{RawValue, to_raw_value};
 
 /// Bytes that a list has at most; one record there is in any case.
-pub(crate) const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MAX_BYTES: usize = 8 << 20;
 
 type Items = Vec<Box<RawValue>>;
 
 /// A list within its bound, and how many there are in all where only its length said so. The `limit` of a page is as
 /// many as it has, so that who goes on by it misses nothing; what is no list stays as it is.
 pub(crate) fn bounded(json: String) -> Result<(String, Option<usize>)> {
-    if json.len() <= MOST_BYTES {
+    if json.len() <= MAX_BYTES {
         return Ok((json, None));
     }
     if json.starts_with('[') {
         let items: Items = serde_json::from_str(&json).map_err(Error::internal)?;
-        let kept = &items[..kept(&items, MOST_BYTES)];
+        let kept = &items[..kept(&items, MAX_BYTES)];
         return Ok((serde_json::to_string(kept).map_err(Error::internal)?, Some(items.len())));
     }
     let mut page: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&json).map_err(Error::internal)?;
@@ -31,7 +31,7 @@ pub(crate) fn bounded(json: String) -> Result<(String, Option<usize>)> {
     let mut fits = usize::MAX;
     for name in &lists {
         let items: Items = serde_json::from_str(page[name].get()).map_err(Error::internal)?;
-        fits = fits.min(kept(&items, MOST_BYTES / lists.len()));
+        fits = fits.min(kept(&items, MAX_BYTES / lists.len()));
     }
     for name in &lists {
         let items: Items = serde_json::from_str(page[name].get()).map_err(Error::internal)?;
@@ -66,10 +66,10 @@ mod tests {
         assert!((15..21).contains(&kept), "{kept}");
         assert_eq!((&cut["limit"], &cut["total"], &cut["hasMore"]), (&json!(kept), &json!(90), &json!(true)));
         let (cut, total) = bounded(Value::from(items.clone()).to_string()).expect("a list");
-        assert!(cut.len() <= MOST_BYTES && total == Some(40));
+        assert!(cut.len() <= MAX_BYTES && total == Some(40));
         let record = json!({"_id": "a", "items": items}).to_string();
         assert_eq!(bounded(record.clone()).expect("a record"), (record, None));
-        let (one, _) = bounded(json!(["x".repeat(MOST_BYTES), "y"]).to_string()).expect("a list");
+        let (one, _) = bounded(json!(["x".repeat(MAX_BYTES), "y"]).to_string()).expect("a list");
         assert_eq!(serde_json::from_str::<Vec<String>>(&one).expect("JSON").len(), 1);
     }
 }

@@ -21,7 +21,7 @@ use crate::{code, http::HttpConfig};
 /// Seconds after which a refused stream may be tried again.
 const STREAM_RETRY: u64 = 5;
 /// Bodies that are still coming, in all; each holds at most [`SMALL_BODY`].
-const MOST_BODIES: usize = 1024;
+const MAX_BODIES: usize = 1024;
 /// A body above this takes one of the places for large ones.
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
@@ -190,7 +190,7 @@ impl Gate {
             proxied: FairSemaphore::new(0, 0),
             known: FairSemaphore::new(config.connections, 0),
             end_users: FairSemaphore::new(0, config.connections_per_address),
-            bodies: Places::new(MOST_BODIES, config.bodies_per_address),
+            bodies: Places::new(MAX_BODIES, config.bodies_per_address),
             large_bodies: Places::new(LARGE_BODIES.0, LARGE_BODIES.1),
             memory: FairMemory::new(BODY_MEMORY.0, BODY_MEMORY.1),
             uploads: Places::new(UPLOADS.0, UPLOADS.1),

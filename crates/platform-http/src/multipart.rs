@@ -37,9 +37,9 @@ use crate::{
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_mins(5);
 /// Fields that are no files take no more than this together; so do the heads of all parts.
-const MOST_TEXT: usize = 64 * 1024;
+const MAX_TEXT: usize = 64 * 1024;
 /// Parts of one body.
-const MOST_PARTS: usize = 600;
+const MAX_PARTS: usize = 600;
 /// A file is written in pieces of this many bytes.
 const PIECE: usize = 256 * 1024;
 /// Files that came so long ago, and that no request holds, are removed.
@@ -125,7 +125,7 @@ pub(crate) async fn receive(
         return Err(Error::new(Code::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let declared: Option<usize> = text(header::CONTENT_LENGTH).parse().ok();
-    if let Some(length) = declared.filter(|length| most > 0 && *length > most + 2 * MOST_TEXT) {
+    if let Some(length) = declared.filter(|length| most > 0 && *length > most + 2 * MAX_TEXT) {
         return Err(too_large(most, Some(length)));
     }
     let _place = http.gate.upload(whose).await?;
@@ -178,8 +178,8 @@ impl Reader {
         let mut multipart = Multipart::new(headers, chunks);
         while let Some(field) = multipart.next().await {
             let mut field = field.map_err(|error| broken(&error))?;
-            if self.parts.len() + self.texts.len() >= MOST_PARTS {
-                return Err(Error::invalid("", "length", format!("The body has more than {MOST_PARTS} parts.")));
+            if self.parts.len() + self.texts.len() >= MAX_PARTS {
+                return Err(Error::invalid("", "length", format!("The body has more than {MAX_PARTS} parts.")));
             }
             let name = field.name().unwrap_or_default().to_owned();
             if name.contains('\0') {
@@ -205,8 +205,8 @@ impl Reader {
         while let Some(chunk) = field.next().await {
             let chunk = chunk.map_err(|error| broken(&error))?;
             self.text += chunk.len();
-            if self.text > MOST_TEXT {
-                return Err(too_large(MOST_TEXT, None));
+            if self.text > MAX_TEXT {
+                return Err(too_large(MAX_TEXT, None));
             }
             value.extend_from_slice(&chunk);
         }
@@ -219,8 +219,8 @@ impl Reader {
 
     async fn file(&mut self, field: String, file_name: String, content: &mut Field) -> Result<()> {
         self.text += field.len() + file_name.len();
-        if self.text > MOST_TEXT {
-            return Err(too_large(MOST_TEXT, None));
+        if self.text > MAX_TEXT {
+            return Err(too_large(MAX_TEXT, None));
         }
         let path = self.directory.path.join(self.parts.len().to_string());
         let written = tokio::fs::File::create_new(&path).await.map_err(|error| unwritten(&error))?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use platform_access::{Access, Demand, Kind, Reach, Reference, Right, allowed};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
-    AccountId, Caller, Checks, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session,
+    AccountId, Caller, Checks, Code, Error, FairPermit, Id, MAX_NULLS, Object, Page, Precondition, Result, Session,
     Strict, check_size, drop_null, memory_of, misfit, run_sized,
 };
 use platform_db::{Db, Idempotency};
@@ -37,7 +37,7 @@ use crate::{
 /// Whole numbers above this not every client can hold.
 const LARGEST: u64 = (1 << 53) - 1;
 /// Bytes of a body that is read again without a `null` that did not fit.
-const MOST_READ_AGAIN: usize = 64 * 1024;
+const MAX_READ_AGAIN: usize = 64 * 1024;
 
 /// A request whose credential was admitted.
 pub struct Request {
@@ -270,7 +270,7 @@ impl Request {
 
     fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
         let mut json = Cow::Borrowed(if json.is_empty() { b"{}".as_slice() } else { json });
-        let mut nulls = 0..if json.len() > MOST_READ_AGAIN { 0 } else { MOST_NULLS };
+        let mut nulls = 0..if json.len() > MAX_READ_AGAIN { 0 } else { MAX_NULLS };
         loop {
             let mut reader = serde_json::Deserializer::from_slice(&json);
             let error = match serde_path_to_error::deserialize(Strict(&mut reader)) {

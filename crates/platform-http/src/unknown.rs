@@ -9,9 +9,9 @@ use strsim::levenshtein;
 
 use crate::{code, request::Fields, route::Route};
 
-const MOST_IGNORED: usize = 20;
+const MAX_IGNORED: usize = 20;
 /// Bytes of a name that are shown, and looked at.
-const MOST_SHOWN: usize = 128;
+const MAX_SHOWN: usize = 128;
 /// What a list of names in a header cannot hold as it is.
 const NOT_IN_LIST: &AsciiSet = &CONTROLS.add(b' ').add(b',').add(b'%');
 
@@ -27,11 +27,11 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
         let is_known = |name: &String| {
             known.contains(name) || route.record_fields.contains(name) || SERVER_OWNED.contains(&name.as_str())
         };
-        let names = fields.names().filter(|name| !is_known(name)).take(MOST_IGNORED);
+        let names = fields.names().filter(|name| !is_known(name)).take(MAX_IGNORED);
         unknown.extend(names.map(|name| (shown(name).to_owned(), known.as_slice())));
     }
     let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
-    let names = names.take(MOST_IGNORED - unknown.len());
+    let names = names.take(MAX_IGNORED - unknown.len());
     unknown.extend(names.map(|name| (format!("?{}", shown(name)), route.query_fields.as_slice())));
     if strict && !unknown.is_empty() {
         let fields: Vec<Value> = unknown
@@ -49,7 +49,7 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
 }
 
 fn shown(name: &str) -> &str {
-    &name[..name.floor_char_boundary(MOST_SHOWN)]
+    &name[..name.floor_char_boundary(MAX_SHOWN)]
 }
 
 /// Fields that the server owns in every record.

@@ -1,5 +1,5 @@
 //! A group of resources is served from its own files and the lines that name it: credentials, access, errors, rates and
-//! the document come with the house.
+//! the document come with it.
 
 mod labels;
 
@@ -44,7 +44,7 @@ fn config() -> HttpConfig {
     }
 }
 
-struct House {
+struct Fixture {
     _db: TestDb,
     url: String,
     client: reqwest::Client,
@@ -52,7 +52,7 @@ struct House {
     projects: Arc<PgProjectService>,
 }
 
-async fn house() -> House {
+async fn fixture() -> Fixture {
     let test = TestDb::new().await;
     let (db, bus, clock) = (test.connect(), Bus::local(), Arc::new(SystemClock));
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
@@ -84,10 +84,10 @@ async fn house() -> House {
     // It serves until the test ends.
     std::mem::forget(serve(&Arc::new(http), listener, Duration::from_secs(1)).expect("a server"));
     let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client");
-    House { _db: test, url, client, auth, projects }
+    Fixture { _db: test, url, client, auth, projects }
 }
 
-impl House {
+impl Fixture {
     /// A caller of an account that may do everything there.
     async fn operator(&self, name: &str) -> Caller {
         let account = self.auth.create_account(name).await.expect("an account").id;
@@ -121,40 +121,40 @@ fn operator(account: AccountId) -> Caller {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_served_with_all_that_the_house_gives_it() {
-    let house = house().await;
-    let (ours, theirs) = (house.operator("ours").await, house.operator("theirs").await);
-    let (key, foreign) = (house.key(&ours, None).await, house.key(&theirs, None).await);
-    let (status, label) = house.create(&key, json!({"name": "urgent"})).await;
+    let fixture = fixture().await;
+    let (ours, theirs) = (fixture.operator("ours").await, fixture.operator("theirs").await);
+    let (key, foreign) = (fixture.key(&ours, None).await, fixture.key(&theirs, None).await);
+    let (status, label) = fixture.create(&key, json!({"name": "urgent"})).await;
     assert_eq!((status, &label["name"]), (201, &json!("urgent")), "{label}");
     let id = label["_id"].as_str().expect("an id");
-    assert_eq!(house.get(&key, id).await, (200, label.clone()));
+    assert_eq!(fixture.get(&key, id).await, (200, label.clone()));
     let refused = |(status, body): (u16, Value)| (status, body["error"].as_str().unwrap_or_default().to_owned());
     let not = |status, code: &str| (status, code.to_owned());
-    assert_eq!(refused(house.get(&foreign, id).await), not(404, "LABEL_NOT_FOUND"), "another account's");
-    assert_eq!(refused(house.get("pk-nonsense", id).await), not(401, "UNAUTHENTICATED"));
-    assert_eq!(refused(house.create(&key, json!({"name": ""})).await), not(400, "VALIDATION_ERROR"));
-    assert_eq!(refused(house.create(&key, json!({"name": 7})).await), not(400, "VALIDATION_ERROR"));
-    let strict = house.client.post(format!("{}/labels?strict=true", house.url));
-    let typo = house.send(strict.json(&json!({"nmae": "x"})), &key).await;
+    assert_eq!(refused(fixture.get(&foreign, id).await), not(404, "LABEL_NOT_FOUND"), "another account's");
+    assert_eq!(refused(fixture.get("pk-nonsense", id).await), not(401, "UNAUTHENTICATED"));
+    assert_eq!(refused(fixture.create(&key, json!({"name": ""})).await), not(400, "VALIDATION_ERROR"));
+    assert_eq!(refused(fixture.create(&key, json!({"name": 7})).await), not(400, "VALIDATION_ERROR"));
+    let strict = fixture.client.post(format!("{}/labels?strict=true", fixture.url));
+    let typo = fixture.send(strict.json(&json!({"nmae": "x"})), &key).await;
     assert_eq!(typo.1["details"]["fields"][0], json!({"name": "nmae", "suggestion": "name"}));
-    let wrong = house.client.delete(format!("{}/labels/{id}", house.url));
-    assert_eq!(refused(house.send(wrong, &key).await), not(405, "METHOD_NOT_ALLOWED"));
+    let wrong = fixture.client.delete(format!("{}/labels/{id}", fixture.url));
+    assert_eq!(refused(fixture.send(wrong, &key).await), not(405, "METHOD_NOT_ALLOWED"));
 
     // A label of a private project, and keys that are bound to it and to another.
     let mut projects = Vec::new();
     for name in ["one", "two"] {
         let new = NewProject { name: name.to_owned(), identifier: name.to_owned(), ..NewProject::default() };
-        projects.push(house.projects.create(&ours, new, None).await.expect("a project").id);
+        projects.push(fixture.projects.create(&ours, new, None).await.expect("a project").id);
     }
     let (one, two) = (
-        house.key(&ours, Some(vec![projects[0].clone()])).await,
-        house.key(&ours, Some(vec![projects[1].clone()])).await,
+        fixture.key(&ours, Some(vec![projects[0].clone()])).await,
+        fixture.key(&ours, Some(vec![projects[1].clone()])).await,
     );
     let within = json!({"name": "inside", "projectId": projects[0]});
-    assert_eq!(refused(house.create(&two, within.clone()).await), not(403, "PROJECT_FORBIDDEN"));
-    let (status, inside) = house.create(&one, within).await;
+    assert_eq!(refused(fixture.create(&two, within.clone()).await), not(403, "PROJECT_FORBIDDEN"));
+    let (status, inside) = fixture.create(&one, within).await;
     assert_eq!(status, 201, "{inside}");
     let inside = inside["_id"].as_str().expect("an id");
-    assert_eq!(house.get(&one, inside).await.0, 200);
-    assert_eq!(refused(house.get(&two, inside).await), not(403, "PROJECT_FORBIDDEN"));
+    assert_eq!(fixture.get(&one, inside).await.0, 200);
+    assert_eq!(refused(fixture.get(&two, inside).await), not(403, "PROJECT_FORBIDDEN"));
 }

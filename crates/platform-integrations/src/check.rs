@@ -21,7 +21,7 @@ use crate::{
 const RESERVED: [&str; 6] = ["servers", "connected", "connections", "callback", "refresh", "accounts"];
 
 /// So many problems of the shape of a file are told.
-const MOST_PROBLEMS: usize = 50;
+const MAX_PROBLEMS: usize = 50;
 
 const SLUG: &str = "^[a-z0-9][a-z0-9-]{0,63}$";
 const FIELD_TYPES: [&str; 3] = ["string", "number", "boolean"];
@@ -90,7 +90,7 @@ fn shape_problems(text: &str, raw: &Value, first: Vec<Problem>) -> Vec<Problem> 
             _ => vec![told(&path, &error.to_string())],
         }
     };
-    let mut found: Vec<Problem> = schema.iter_errors(raw).flat_map(problems).take(MOST_PROBLEMS).collect();
+    let mut found: Vec<Problem> = schema.iter_errors(raw).flat_map(problems).take(MAX_PROBLEMS).collect();
     found.sort_by_key(|problem| problem.line);
     if found.is_empty() { first } else { found }
 }

@@ -24,8 +24,8 @@ use crate::{
     service::{Connecting, PgIntegrations, not_found},
 };
 /// Connections that came to nothing and are kept: of an account to an app, and of an end user.
-const MOST_VAIN: usize = 20;
-const MOST_VAIN_OF_TENANT: usize = 3;
+const MAX_VAIN: usize = 20;
+const MAX_VAIN_OF_TENANT: usize = 3;
 
 /// What is known of a user who decides in a browser.
 pub(crate) struct Attempt {
@@ -187,7 +187,7 @@ impl PgIntegrations {
             let beginning = conn.transaction::<_, Error, _>(async |conn| {
                 if before.is_none() {
                     repository::insert(conn, &row).await?;
-                    let most = if connecting.owner.tenant_id.is_some() { MOST_VAIN_OF_TENANT } else { MOST_VAIN };
+                    let most = if connecting.owner.tenant_id.is_some() { MAX_VAIN_OF_TENANT } else { MAX_VAIN };
                     repository::trim(conn, account, &app, &connecting.owner, most).await?;
                 }
                 repository::begin(conn, &attempt).await

@@ -30,15 +30,15 @@ use crate::{
 };
 
 const TOPIC: &str = "connections";
-const MOST_KNOWN: u64 = 10_000;
+const MAX_KNOWN: u64 = 10_000;
 /// A request of ours to an app.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How often a process looks whether another has asked for the token.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// So many 401 one after the other mean that a connection is no good.
-const MOST_REFUSED: i16 = 3;
+const MAX_REFUSED: i16 = 3;
 /// A longer answer of an app is no refusal.
-const MOST_REFUSAL: usize = 4096;
+const MAX_REFUSAL: usize = 4096;
 /// Tokens that are asked for ahead of their end at once; after a failure again.
 const REFRESHED_AT_ONCE: usize = 8;
 const AGAIN_MS: i64 = 30_000;
@@ -146,8 +146,8 @@ impl PgConnections {
     pub fn new(needs: ConnectionNeeds) -> Arc<Self> {
         let ConnectionNeeds { db, bus, clock, vault, egress, apps, listener, connect_ttl, refresh_before } = needs;
         Arc::new(Self {
-            known: InvalidatedCache::new(&bus, TOPIC, Capacity::Entries(MOST_KNOWN)),
-            asking: moka::sync::Cache::new(MOST_KNOWN),
+            known: InvalidatedCache::new(&bus, TOPIC, Capacity::Entries(MAX_KNOWN)),
+            asking: moka::sync::Cache::new(MAX_KNOWN),
             db,
             bus,
             clock,
@@ -500,7 +500,7 @@ impl PgConnections {
         let refused = repository::count_refusal(&mut conn, account, connection, is_refused).await?;
         drop(conn);
         self.changed(connection).await?;
-        if refused >= MOST_REFUSED {
+        if refused >= MAX_REFUSED {
             self.breaks(account, connection, "the app refuses every request").await?;
         }
         Ok(())
@@ -687,7 +687,7 @@ pub(crate) fn unreachable(error: EgressError) -> Error {
 
 /// Whether an answer says that it refuses the credentials: one that does is short.
 pub(crate) fn refuses(scheme: &AuthScheme, body: &[u8]) -> bool {
-    if scheme.refusals.is_empty() || body.len() > MOST_REFUSAL {
+    if scheme.refusals.is_empty() || body.len() > MAX_REFUSAL {
         return false;
     }
     let value: Value = parse(body).unwrap_or_default();

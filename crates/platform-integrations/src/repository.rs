@@ -186,15 +186,14 @@ pub(crate) async fn lock_owner(conn: &mut Conn, account: &AccountId, app: &str, 
 }
 
 /// Attempts of an owner to connect an app that wait for its user.
-const MOST_PENDING: usize = 100;
+const MAX_PENDING: usize = 100;
 
 /// Forgets the oldest connections of an owner to an app that came to nothing, beyond so many.
 pub(crate) async fn trim(conn: &mut Conn, account: &AccountId, app: &str, owner: &Owner, most: usize) -> Result<()> {
     let rows = list(conn, account, Some(app), owner).await?;
     // Users may still decide on those that wait for them: of these a good many are kept.
     let beyond = |status: &'static str, most| rows.iter().filter(move |row| row.status == status).skip(most);
-    let old: Vec<&str> =
-        beyond(EXPIRED, most).chain(beyond(PENDING, MOST_PENDING)).map(|row| row.id.as_str()).collect();
+    let old: Vec<&str> = beyond(EXPIRED, most).chain(beyond(PENDING, MAX_PENDING)).map(|row| row.id.as_str()).collect();
     let old =
         connections::table.filter(connections::account_id.eq(account.as_str())).filter(connections::id.eq_any(old));
     diesel::delete(old).execute(conn).await?;

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Apps that are ready to be offered, at once.
-const MOST_READY: u64 = 2000;
+const MAX_READY: u64 = 2000;
 
 /// An app that an end user may connect.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -217,7 +217,7 @@ pub struct TenantApps {
 impl TenantApps {
     /// Those of these integrations.
     pub fn new(integrations: &Arc<PgIntegrations>) -> Self {
-        Self { integrations: Arc::clone(integrations), ready: Cache::new(MOST_READY) }
+        Self { integrations: Arc::clone(integrations), ready: Cache::new(MAX_READY) }
     }
 
     async fn ready(

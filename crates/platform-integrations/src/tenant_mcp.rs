@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(20);
 const STALE_MS: i64 = 600_000;
 const BETWEEN_LOOKS: Duration = Duration::from_mins(1);
 /// Servers that are ready to be offered, at once.
-const MOST_READY: u64 = 2000;
+const MAX_READY: u64 = 2000;
 
 impl PgIntegrations {
     /// The MCP servers of an end user; `most`: servers, and tools of each.
@@ -318,12 +318,12 @@ impl PgIntegrations {
         };
         let server = self.offered(account, row, connection, 0).await?;
         let late = |_| Error::new(Code::UPSTREAM_ERROR, "The MCP server does not answer in time.");
-        timeout(LOOK, self.tool_servers.read_tools(&server, most.clamp(1, MOST_TOOLS))).await.map_err(late)?
+        timeout(LOOK, self.tool_servers.read_tools(&server, most.clamp(1, MAX_TOOLS))).await.map_err(late)?
     }
 
     /// Reads the tools of a server again, as many as it had room for.
     async fn look_again(&self, account: &AccountId, mut row: ServerRow) -> Result<()> {
-        let (read, before) = (self.look(account, &row, MOST_TOOLS).await, row.updated_ms);
+        let (read, before) = (self.look(account, &row, MAX_TOOLS).await, row.updated_ms);
         row.note(read, self.connections.clock.now())?;
         // Whoever changed it meanwhile knows better.
         servers::update_unchanged(&mut *self.connections.db.conn().await?, &row, before).await
@@ -331,7 +331,7 @@ impl PgIntegrations {
 }
 
 /// Whatever an assistant allows, so many tools of a server are kept.
-const MOST_TOOLS: usize = 200;
+const MAX_TOOLS: usize = 200;
 
 fn check_given(is_header: bool, headers: &[CustomHeader]) -> Result<()> {
     let mut checks = Checks::default();
@@ -368,8 +368,8 @@ pub struct TenantMcp {
 impl TenantMcp {
     /// Those of these integrations.
     pub fn new(integrations: &Arc<PgIntegrations>) -> Self {
-        let looked = Cache::builder().max_capacity(MOST_READY).time_to_live(BETWEEN_LOOKS).build();
-        Self { integrations: Arc::clone(integrations), ready: Cache::new(MOST_READY), looked }
+        let looked = Cache::builder().max_capacity(MAX_READY).time_to_live(BETWEEN_LOOKS).build();
+        Self { integrations: Arc::clone(integrations), ready: Cache::new(MAX_READY), looked }
     }
 
     /// A server ready to be offered; `None` while nobody has logged in to it.

@@ -32,10 +32,10 @@ const POLL: Duration = Duration::from_millis(500);
 /// Runs that are enqueued within this are told of together.
 const TOGETHER: Duration = Duration::from_millis(5);
 /// Runs of an account that may wait.
-const MOST_WAITING: i64 = 10_000;
+const MAX_WAITING: i64 = 10_000;
 /// How many wait is counted again after this, of so many accounts.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
-const MOST_KNOWN: u64 = 100_000;
+const MAX_KNOWN: u64 = 100_000;
 const IDLE: Duration = Duration::from_mins(1);
 /// A run that broke off is tried again after this.
 const AFTER_BREAK: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ pub struct JobsConfig {
 pub struct Slot(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
 
 /// Runs that are taken from the table at once.
-const MOST_CLAIMED: usize = 64;
+const MAX_CLAIMED: usize = 64;
 
 /// Runs of an account and kind that wait, and when they were counted.
 #[derive(Default)]
@@ -162,7 +162,7 @@ impl Jobs {
             slots: Arc::new(Semaphore::new(config.concurrency)),
             active: Mutex::default(),
             waiting: Notify::new(),
-            rooms: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_idle(IDLE).build(),
+            rooms: moka::sync::Cache::builder().max_capacity(MAX_KNOWN).time_to_idle(IDLE).build(),
             announced: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -200,17 +200,17 @@ impl Jobs {
     /// them as.
     pub async fn check_room(&self, account: &AccountId, kind: &'static str, called: &str) -> Result<()> {
         let room = self.room(account, kind, PutOff::IsLeftOut).await?;
-        if room.waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
+        if room.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
             return Ok(());
         }
-        let message = format!("{MOST_WAITING} {called} wait already; send more when some of them are done.");
+        let message = format!("{MAX_WAITING} {called} wait already; send more when some of them are done.");
         Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(30))
     }
 
     /// Whether an account has fewer runs of a kind than may wait, with those that were put off.
     pub async fn has_room(&self, account: &AccountId, kind: &'static str) -> Result<bool> {
         let room = self.room(account, kind, PutOff::Counts).await?;
-        Ok(room.waiting.load(Ordering::Relaxed) < MOST_WAITING)
+        Ok(room.waiting.load(Ordering::Relaxed) < MAX_WAITING)
     }
 
     /// How many runs of a kind wait for an account, as it was within the last second.
@@ -221,7 +221,7 @@ impl Jobs {
             && counted.is_none_or(|at| at.elapsed() > KNOWN_FOR)
         {
             let conn = self.db.read().await?;
-            let waiting = repository::waiting(conn.get(), account, kind, put_off, MOST_WAITING).await?;
+            let waiting = repository::waiting(conn.get(), account, kind, put_off, MAX_WAITING).await?;
             room.waiting.store(waiting, Ordering::Relaxed);
             *counted = Some(Instant::now());
         }
@@ -380,7 +380,7 @@ impl Jobs {
             let full = self.full(1);
             let mut slots = vec![Slot(Some(first))];
             // So few at once that one account cannot take all that is left.
-            while slots.len() < MOST_CLAIMED.min(self.slots.available_permits() / 2)
+            while slots.len() < MAX_CLAIMED.min(self.slots.available_permits() / 2)
                 && let Some(slot) = self.slot()
             {
                 slots.push(slot);

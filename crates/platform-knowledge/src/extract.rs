@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::{
-    document::{IndexingError, MOST_TEXT},
+    document::{IndexingError, MAX_TEXT},
     docx::docx,
     html::html,
     pdf::pdf,
@@ -22,7 +22,7 @@ use crate::{
 const CPU: Duration = Duration::from_secs(30);
 const MEMORY: u64 = 256 << 20;
 /// A document waits so long for those of its account that came before it.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_mins(2);
+pub(crate) const MAX_WAIT: Duration = Duration::from_mins(2);
 const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 
 /// What the child processes of this crate do.
@@ -46,7 +46,7 @@ enum Answer {
 
 fn answer(read: std::result::Result<String, String>) -> Vec<u8> {
     let answer = match read {
-        Ok(text) if text.len() > MOST_TEXT => Answer::TooLarge,
+        Ok(text) if text.len() > MAX_TEXT => Answer::TooLarge,
         Ok(text) if text.trim().is_empty() => Answer::Unreadable("it has no text".to_owned()),
         Ok(text) => Answer::Text(text),
         Err(reason) => Answer::Unreadable(reason),
@@ -124,10 +124,10 @@ pub(crate) async fn text_of_bytes(
     file_type: &str,
 ) -> Result<Extracted> {
     let full = |_| Error::unavailable("other documents of the account are still being read");
-    let place = timeout(LONGEST_WAIT, children.place(account)).await.map_err(full)?;
+    let place = timeout(MAX_WAIT, children.place(account)).await.map_err(full)?;
     let bytes = read.await?;
     if matches!(file_type, "md" | "txt") {
-        if bytes.len() > MOST_TEXT {
+        if bytes.len() > MAX_TEXT {
             return Ok(Err(too_large()));
         }
         return Ok(match (std::str::from_utf8(&bytes), utf_16(&bytes)) {
@@ -171,7 +171,7 @@ pub(crate) fn at_most(extracted: Extracted, most: usize) -> Extracted {
 }
 
 fn too_large() -> IndexingError {
-    larger_than(MOST_TEXT)
+    larger_than(MAX_TEXT)
 }
 
 fn larger_than(most: usize) -> IndexingError {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::extract;
 
 /// Characters of a file that a model gets at once.
-const MOST_READ: usize = 200_000;
+const MAX_READ: usize = 200_000;
 
 /// The group; `egress`: to files that are not ours; `extraction`: child processes that read files.
 pub fn file_tools(files: Arc<PgFileService>, egress: Egress, extraction: Arc<ChildPool>) -> BuiltInGroup {
@@ -101,7 +101,7 @@ impl FileTools {
         })?;
         let extracted = extract::text_of_bytes(&self.extraction, call.account, all, kind).await?;
         let text = extracted.map_err(|error| Error::invalid("downloadUrl", "format", error.message))?;
-        let kept: String = text.chars().take(MOST_READ).collect();
+        let kept: String = text.chars().take(MAX_READ).collect();
         let truncated = kept.len() < text.len();
         Ok(json!({"name": name, "fileType": type_of(name, head), "text": kept, "truncated": truncated}))
     }

@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// Documents of a graph, and what is told of how they refer to each other.
-const MOST_NODES: i64 = 5000;
-const MOST_EDGES: usize = 50_000;
+const MAX_NODES: i64 = 5000;
+const MAX_EDGES: usize = 50_000;
 /// Bytes of texts that are looked at for links, in all and at once.
-const MOST_TEXT: i64 = 16 << 20;
-const MOST_AT_ONCE: i64 = 1 << 20;
+const MAX_TEXT: i64 = 16 << 20;
+const MAX_AT_ONCE: i64 = 1 << 20;
 
 /// Documents and how they refer to each other.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -66,12 +66,12 @@ pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter
     };
     let rows: Vec<Row> = listed(account, filter)
         .order((documents::created_ms.desc(), documents::id.desc()))
-        .limit(MOST_NODES)
+        .limit(MAX_NODES)
         .select((documents::id, documents::name, documents::parent_id))
         .load(&mut conn)
         .await?;
     let ids: Vec<&String> = rows.iter().map(|(id, ..)| id).collect();
-    let (mut links, mut left) = (Links::between(&rows), MOST_TEXT);
+    let (mut links, mut left) = (Links::between(&rows), MAX_TEXT);
     for ids in ids.chunks(100) {
         let sizes: Vec<(String, Option<i64>)> = documents::table
             .filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)))
@@ -82,8 +82,7 @@ pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter
         let mut linking = linking.as_slice();
         while let Some((_, first)) = linking.first().filter(|(_, size)| *size <= left) {
             let (mut together, mut size) = (1, *first);
-            while let Some((_, more)) = linking.get(together).filter(|(_, more)| size + more <= left.min(MOST_AT_ONCE))
-            {
+            while let Some((_, more)) = linking.get(together).filter(|(_, more)| size + more <= left.min(MAX_AT_ONCE)) {
                 (together, size) = (together + 1, size + more);
             }
             let (now, later) = linking.split_at(together);
@@ -142,7 +141,7 @@ impl Links {
     }
 
     fn are_full(&self) -> bool {
-        self.found.len() >= MOST_EDGES
+        self.found.len() >= MAX_EDGES
     }
 
     fn graph(self, rows: Vec<Row>) -> Graph {
@@ -187,6 +186,6 @@ mod tests {
         let rows: Vec<Row> = (0..400).map(|n| (format!("id{n}"), format!("n{n}"), None)).collect();
         let all = (0..400).fold(String::new(), |all, n| format!("{all}[[n{n}]]"));
         let texts: Vec<_> = (0..400).map(|n| (format!("id{n}"), Some(all.clone()))).collect();
-        assert_eq!(Links::between(&rows).with(&texts).graph(rows).edges.len(), MOST_EDGES);
+        assert_eq!(Links::between(&rows).with(&texts).graph(rows).edges.len(), MAX_EDGES);
     }
 }

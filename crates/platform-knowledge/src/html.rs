@@ -14,7 +14,7 @@ const HEAD: usize = 1024;
 /// What a cell holds where a table is there for the looks of a page.
 const BLOCKS: [&str; 9] = ["h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "table"];
 /// Elements within each other.
-const MOST_NESTED: usize = 1000;
+const MAX_NESTED: usize = 1000;
 /// How far an end is looked for among those that are open.
 const NEAR: usize = 64;
 /// What stands in them is no markup.
@@ -28,14 +28,14 @@ const UNCLOSED: [&str; 28] = [
 const BLOCKS_THAT_OPEN: [&str; 12] =
     ["article", "aside", "blockquote", "center", "div", "dl", "main", "ol", "section", "span", "table", "ul"];
 /// Cells of a row; a wider one is cut.
-const MOST_CELLS: usize = 1000;
+const MAX_CELLS: usize = 1000;
 
 /// The text of a page as Markdown, or why it cannot be read.
 pub(crate) fn html(bytes: &[u8]) -> Result<String, String> {
     let text = decoded(bytes).ok_or("it is neither text in UTF-8 nor in the encoding that it names")?;
     // Each element looks through all that it stands in.
     if is_too_deep(&text) {
-        return Err(format!("it has more than {MOST_NESTED} elements within each other"));
+        return Err(format!("it has more than {MAX_NESTED} elements within each other"));
     }
     let converter = HtmlToMarkdown::builder()
         .skip_tags(vec!["script", "style", "noscript", "template"])
@@ -73,7 +73,7 @@ fn is_too_deep(text: &str) -> bool {
             rest = at.map_or("", |at| &tag[at..]);
         } else if !UNCLOSED.contains(&name.as_str()) && !is_closed(tag, &name) {
             open.push(name);
-            if open.len() > MOST_NESTED {
+            if open.len() > MAX_NESTED {
                 return true;
             }
         }
@@ -132,7 +132,7 @@ fn table(handlers: &dyn Handlers, node: &Rc<Node>) -> String {
         .map(|row| {
             row.iter()
                 .flat_map(|cell| spread(cell, cell_of(&handlers.walk_children(cell).content)))
-                .take(MOST_CELLS)
+                .take(MAX_CELLS)
                 .collect()
         })
         .filter(|row: &Vec<String>| !row.is_empty())
@@ -185,7 +185,7 @@ fn spread(cell: &Rc<Node>, text: String) -> impl Iterator<Item = String> {
         }
         _ => None,
     };
-    let others = span.unwrap_or(1_usize).clamp(1, MOST_CELLS) - 1;
+    let others = span.unwrap_or(1_usize).clamp(1, MAX_CELLS) - 1;
     std::iter::once(text).chain(std::iter::repeat_n(String::new(), others))
 }
 

@@ -11,17 +11,17 @@ use self::{
     drawn::{Drawn, Line},
     table::table,
 };
-use crate::{document::MOST_TEXT, html::table_of};
+use crate::{document::MAX_TEXT, html::table_of};
 
 /// Pages of a PDF.
-const MOST_PAGES: usize = 10_000;
+const MAX_PAGES: usize = 10_000;
 /// A line is a heading from so many times the size of the text on, and up to so many letters.
 const LARGER: f64 = 1.15;
-const LONGEST_HEADING: usize = 150;
+const MAX_HEADING: usize = 150;
 /// Letters of all fonts of which the widths are a range.
-const MOST_WIDTHS: i64 = 1 << 18;
+const MAX_WIDTHS: i64 = 1 << 18;
 /// Sizes of headings that are told apart.
-const MOST_LEVELS: usize = 4;
+const MAX_LEVELS: usize = 4;
 /// What stands before an item of a list.
 const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{25cf}', '\u{25cb}', '\u{25a0}'];
 
@@ -35,8 +35,8 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
     if document.is_encrypted() {
         document.decrypt("").map_err(unreadable)?;
     }
-    if document.get_pages().len() > MOST_PAGES {
-        return Err(format!("it has more than {MOST_PAGES} pages"));
+    if document.get_pages().len() > MAX_PAGES {
+        return Err(format!("it has more than {MAX_PAGES} pages"));
     }
     list_widths(&mut document);
     let mut drawn = Drawn::default();
@@ -58,7 +58,7 @@ fn list_widths(document: &mut Document) {
     let is_font = |font: &Dictionary| {
         font.get(b"Subtype").and_then(Object::as_name).is_ok_and(|kind| kind.starts_with(b"CIDFont"))
     };
-    let mut left = MOST_WIDTHS;
+    let mut left = MAX_WIDTHS;
     let mut widths =
         |font: &Dictionary| listed(font.get_deref(b"W", document).and_then(Object::as_array).ok()?, &mut left);
     let fonts: Vec<_> = document
@@ -110,7 +110,7 @@ fn heading_sizes(pages: &[Vec<Line>]) -> Vec<i64> {
         .collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     sizes.dedup();
-    sizes.truncate(MOST_LEVELS);
+    sizes.truncate(MAX_LEVELS);
     sizes
 }
 
@@ -128,7 +128,7 @@ fn is_item(line: &Line) -> bool {
 }
 
 fn is_heading(text: &str) -> bool {
-    text.chars().any(char::is_alphabetic) && text.chars().count() <= LONGEST_HEADING
+    text.chars().any(char::is_alphabetic) && text.chars().count() <= MAX_HEADING
 }
 
 /// A passage is found with its page and the headings above it, also those of pages before.
@@ -166,7 +166,7 @@ fn markdown(pages: &[Vec<Line>]) -> String {
             match level {
                 // It goes on in the next line.
                 Some(level) if last == Some(level) => match above.get_mut(&level) {
-                    Some(heading) if heading.len() + words.len() <= LONGEST_HEADING => {
+                    Some(heading) if heading.len() + words.len() <= MAX_HEADING => {
                         heading.extend([" ", words]);
                         page.truncate(page.trim_end().len());
                         page.extend([" ", words, "\n\n"]);
@@ -193,7 +193,7 @@ fn markdown(pages: &[Vec<Line>]) -> String {
         let page = whole_words(page.trim());
         let heading = if top == 1 || page.is_empty() { String::new() } else { format!("# Page {number}\n\n") };
         text.extend([heading.as_str(), &page, "\n\n"]);
-        if text.len() > MOST_TEXT {
+        if text.len() > MAX_TEXT {
             break;
         }
     }
@@ -311,11 +311,11 @@ mod tests {
         let expected = vec![1.into(), list(&[500, 600]), 7.into(), range];
         assert_eq!(read, &Object::Array(expected));
         // What expands without end, or is no list, stays what it is.
-        for broken in [vec![0, i64::MAX, 1], vec![i64::MIN, i64::MAX, 1], vec![1, 2], vec![1, MOST_WIDTHS + 1, 5]] {
-            assert_eq!(listed(&numbers(&broken), &mut { MOST_WIDTHS }), None, "{broken:?}");
+        for broken in [vec![0, i64::MAX, 1], vec![i64::MIN, i64::MAX, 1], vec![1, 2], vec![1, MAX_WIDTHS + 1, 5]] {
+            assert_eq!(listed(&numbers(&broken), &mut { MAX_WIDTHS }), None, "{broken:?}");
         }
         let many = numbers(&[0, 65_535, 500].repeat(5));
-        assert_eq!(listed(&many, &mut { MOST_WIDTHS }), None, "together they are too many");
+        assert_eq!(listed(&many, &mut { MAX_WIDTHS }), None, "together they are too many");
     }
 
     #[test]

@@ -18,11 +18,11 @@ use crate::{
 };
 
 /// Characters of a document that a model gets at once.
-const MOST_READ: usize = 200_000;
+const MAX_READ: usize = 200_000;
 /// Documents of a list.
-const MOST_LISTED: usize = 200;
+const MAX_LISTED: usize = 200;
 /// Characters of a message that are looked for.
-const MOST_QUESTION: usize = 2000;
+const MAX_QUESTION: usize = 2000;
 
 /// The group `builtin-knowledge` (contract 04 §6, 06 §4).
 pub fn knowledge_tools(knowledge: &Arc<PgKnowledge>) -> BuiltInGroup {
@@ -82,7 +82,7 @@ impl KnowledgeTools {
         }
         let conn = self.0.db.read().await?;
         let text = repository::text(conn.get(), call.account, id, &row.content_hash).await?.unwrap_or_default();
-        let kept: String = text.chars().take(MOST_READ).collect();
+        let kept: String = text.chars().take(MAX_READ).collect();
         Ok(json!({
             "documentId": row.id,
             "name": row.name,
@@ -97,10 +97,10 @@ impl KnowledgeTools {
         let total = attached.len();
         let listed = attached
             .into_iter()
-            .take(MOST_LISTED)
+            .take(MAX_LISTED)
             .map(|row| json!({"documentId": row.id, "name": row.name, "summary": row.summary, "tags": row.tags}));
         let mut result = json!({"documents": listed.collect::<Vec<_>>()});
-        if total > MOST_LISTED {
+        if total > MAX_LISTED {
             (result["truncated"], result["total"]) = (true.into(), total.into());
         }
         Ok(result)
@@ -156,7 +156,7 @@ impl Recall for PgKnowledge {
         question: &str,
         budget: RecallBudget,
     ) -> Result<Recalled> {
-        let question: String = question.chars().take(MOST_QUESTION).collect();
+        let question: String = question.chars().take(MAX_QUESTION).collect();
         let limit = i64::from(budget.limit);
         let payer = scope.payer.clone().unwrap_or_else(|| search::payer(account, None));
         let found = search::search_in(self, &payer, &question, &scope.documents, &scope.folders, limit).await;

@@ -11,13 +11,13 @@ use tracing::warn;
 
 use crate::repository;
 
-const MOST_BUCKETS: u64 = 100_000;
+const MAX_BUCKETS: u64 = 100_000;
 const IDLE: Duration = Duration::from_hours(1);
 /// What a parcel holds is lost after this.
 const PARCEL_LIFE: Duration = Duration::from_secs(10);
 const MICROS: i64 = 1_000_000;
 /// A microsecond is the shortest time between two.
-const MOST_PER_MINUTE: u32 = 60_000_000;
+const MAX_PER_MINUTE: u32 = 60_000_000;
 
 /// So many in so many minutes, and so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Rate {
         }
         let (count, burst) = text.split_once(':')?;
         let (count, burst) = (count.parse().ok()?, burst.parse().ok()?);
-        let good = count <= MOST_PER_MINUTE && (burst > 0 || count == 0);
+        let good = count <= MAX_PER_MINUTE && (burst > 0 || count == 0);
         good.then_some(Self { count, minutes: 1, burst })
     }
 
@@ -91,7 +91,7 @@ struct Bucket {
 impl RateLimits {
     /// With `db` the buckets are shared by all processes on that database.
     pub fn new(db: Option<Db>) -> Self {
-        let buckets = Cache::builder().max_capacity(MOST_BUCKETS).time_to_idle(IDLE).build();
+        let buckets = Cache::builder().max_capacity(MAX_BUCKETS).time_to_idle(IDLE).build();
         Self { db, buckets, began: Instant::now() }
     }
 

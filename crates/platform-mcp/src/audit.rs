@@ -15,8 +15,8 @@ use tracing::warn;
 use crate::repository::{self, CallRow};
 
 /// Rows that wait to be written, and KiB of what they keep; who would add to more waits.
-const MOST_WAITING: usize = 10_000;
-const MOST_KEPT: usize = 64 << 10;
+const MAX_WAITING: usize = 10_000;
+const MAX_KEPT: usize = 64 << 10;
 const AT_ONCE: usize = 500;
 /// After so many tries it is looked which row is at fault.
 const SEVERAL: u32 = 5;
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Who reads waits so long for what is being written, and a call whose caller is gone for being noted.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
-const MOST_PAYLOAD: usize = 65_536;
+const MAX_PAYLOAD: usize = 65_536;
 /// Ends of names whose values are not kept.
 const SECRETS: [&str; 11] = [
     "apikey",
@@ -42,7 +42,7 @@ const SECRETS: [&str; 11] = [
 /// What may name the `value` beside it, as in lists of headers.
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
 /// Of a call's secrets so many bytes are looked for elsewhere in it.
-const MOST_SECRETS: usize = 8_192;
+const MAX_SECRETS: usize = 8_192;
 /// Payloads that are longer are read for secrets beside the threads that serve others, in bytes.
 const SHORT: usize = 16 << 10;
 /// So many of them at once, in all and of one account.
@@ -64,7 +64,7 @@ pub(crate) struct Audit {
 
 impl Audit {
     pub fn new(db: &Db) -> Self {
-        let (sender, mut entries) = mpsc::channel::<Entry>(MOST_WAITING);
+        let (sender, mut entries) = mpsc::channel::<Entry>(MAX_WAITING);
         let db = db.clone();
         spawn("write audit", async move {
             let mut batch = Vec::with_capacity(AT_ONCE);
@@ -93,7 +93,7 @@ impl Audit {
                 }
             }
         });
-        let (places, room) = (FairSemaphore::new(READ_AT_ONCE.0, READ_AT_ONCE.1), Arc::new(Semaphore::new(MOST_KEPT)));
+        let (places, room) = (FairSemaphore::new(READ_AT_ONCE.0, READ_AT_ONCE.1), Arc::new(Semaphore::new(MAX_KEPT)));
         Self { entries: sender, places, room }
     }
 
@@ -167,15 +167,15 @@ fn kept(payloads: &[Value; 2], own: Option<Secret>) -> [String; 2] {
     let own = own.and_then(|own| own.expose().split(' ').next_back().map(str::to_owned));
     let mut secrets: Vec<String> = own.into_iter().collect();
     let masked = payloads.each_ref().map(|payload| masked(payload, false, &mut secrets).to_string());
-    let mut left = MOST_SECRETS;
+    let mut left = MAX_SECRETS;
     secrets.retain(|secret| left.checked_sub(secret.len()).map(|rest| left = rest).is_some());
     let redactor = Redactor::new(secrets.iter().map(String::as_str));
     masked.map(|mut text| {
         // A secret that is cut would not be found.
-        text.truncate(text.floor_char_boundary(4 * MOST_PAYLOAD));
+        text.truncate(text.floor_char_boundary(4 * MAX_PAYLOAD));
         text = redactor.text(&text).replace("\\u0000", " ");
-        if text.len() > MOST_PAYLOAD {
-            text.truncate(text.floor_char_boundary(MOST_PAYLOAD));
+        if text.len() > MAX_PAYLOAD {
+            text.truncate(text.floor_char_boundary(MAX_PAYLOAD));
             text.push('…');
         }
         text
@@ -201,7 +201,7 @@ fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
             secrets.push(text.clone());
             MASK.into()
         }
-        Value::String(text) if text.starts_with(['{', '[']) && text.len() <= MOST_PAYLOAD => {
+        Value::String(text) if text.starts_with(['{', '[']) && text.len() <= MAX_PAYLOAD => {
             let (known, inner) = (secrets.len(), parse::<Value>(text.as_bytes()));
             let inner = inner.map(|inner| masked(&inner, false, secrets).to_string());
             inner.ok().filter(|_| secrets.len() > known).unwrap_or_else(|| text.clone()).into()
@@ -239,6 +239,6 @@ mod tests {
             !result.contains("canary") && !result.contains("Y2FuYXJ5") && result.contains("and [1, 2]"),
             "{result}"
         );
-        assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null], None)[0].len() <= MOST_PAYLOAD + 4);
+        assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null], None)[0].len() <= MAX_PAYLOAD + 4);
     }
 }

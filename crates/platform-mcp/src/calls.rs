@@ -28,13 +28,13 @@ use crate::{
 const AGENT_WAIT: Duration = Duration::from_mins(5);
 /// How long until it is looked at first, and at most from then on, ever more seldom.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
-const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+const MAX_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 /// An approval is good for so long.
 const APPROVAL_MS: i64 = 600_000;
 const APPROVAL: &str = "approval";
 const APPROVED: &str = "approved";
 /// Of a tool's name so many characters are noted.
-const MOST_NAME: usize = 200;
+const MAX_NAME: usize = 200;
 /// What stands before the state of an approval.
 const STATE: &str = "approval.";
 /// The question that asks somebody to log in, its state, and what is said when nobody has.
@@ -218,7 +218,7 @@ impl Calling {
             subject: self.asking.viewer.name.clone(),
             profile_id: self.profile.clone(),
             tool_server_id: self.server.clone(),
-            tool_name: self.name.chars().take(MOST_NAME).collect::<String>().replace('\0', " "),
+            tool_name: self.name.chars().take(MAX_NAME).collect::<String>().replace('\0', " "),
             outcome: outcome.as_str().to_owned(),
             duration_ms: millis(self.clock.elapsed()),
             request_bytes: 0,
@@ -536,7 +536,7 @@ impl Calling {
         let (mut state, mut wait) = (started.state, FIRST_LOOK);
         while Instant::now() < until && !is_over(state) {
             sleep(wait).await;
-            wait = (2 * wait).min(LONGEST_BETWEEN_LOOKS);
+            wait = (2 * wait).min(MAX_BETWEEN_LOOKS);
             state = self.gateway.threads.get(&caller.account, &thread, view(true)).await?.0.state;
         }
         let mut structured = json!({"threadId": thread, "state": state});

@@ -34,7 +34,7 @@ use crate::{
 const PAGE: usize = 100;
 const PAGE_BYTES: usize = 1 << 20;
 /// A list waits so long for servers whose tools are read for it.
-const LONGEST_READING: Duration = Duration::from_secs(5);
+const MAX_READING: Duration = Duration::from_secs(5);
 /// Changes that come together are told together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// That a server which does not answer is shown no longer is nobody's change.
@@ -181,7 +181,7 @@ impl PgMcpGateway {
     /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago.
     async fn read_with_header(&self, account: &AccountId, view: &View, header: &Secret) -> Result<()> {
         let digest = sha256_hex(header.expose());
-        let (mut reading, until) = (Vec::new(), Instant::now() + LONGEST_READING);
+        let (mut reading, until) = (Vec::new(), Instant::now() + MAX_READING);
         for id in view.servers() {
             let server = self.tool_servers.offered(account, id).await?;
             let wants_header =

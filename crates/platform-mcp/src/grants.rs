@@ -15,9 +15,9 @@ use crate::{
 pub const MCP_GRANT: Kind = Kind::of_account("MCP grant");
 
 /// Of an account.
-const MOST_GRANTS: i64 = 10_000;
+const MAX_GRANTS: i64 = 10_000;
 /// Names of tools in all grants of an account, which are kept in memory.
-const MOST_GRANTED: i64 = 100_000;
+const MAX_GRANTED: i64 = 100_000;
 
 impl PgMcpGateway {
     /// Makes a grant. `PROFILE_NOT_FOUND`.
@@ -54,9 +54,9 @@ impl PgMcpGateway {
             let profile = repository::lock_profile(conn, account, &row.profile_id).await?;
             profile.ok_or_else(|| not_found(&row.profile_id))?;
             let (grants, named) = repository::count_grants(conn, account).await?;
-            if grants >= MOST_GRANTS || named + i64::try_from(row.tools.len()).unwrap_or(i64::MAX) > MOST_GRANTED {
+            if grants >= MAX_GRANTS || named + i64::try_from(row.tools.len()).unwrap_or(i64::MAX) > MAX_GRANTED {
                 let message =
-                    format!("An account has at most {MOST_GRANTS} grants, which name at most {MOST_GRANTED} tools.");
+                    format!("An account has at most {MAX_GRANTS} grants, which name at most {MAX_GRANTED} tools.");
                 return Err(Error::new(Code::CONFLICT, message));
             }
             repository::insert_grant(conn, &row).await?;

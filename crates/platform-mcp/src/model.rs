@@ -10,15 +10,15 @@ use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
 /// Servers of a profile, its overrides, and its platform tools, at most.
-const MOST_SERVERS: usize = 200;
-const MOST_OVERRIDES: usize = 5000;
+const MAX_SERVERS: usize = 200;
+const MAX_OVERRIDES: usize = 5000;
 /// A profile as JSON, in bytes.
-const MOST_PROFILE: usize = 256 * 1024;
-const MOST_PLATFORM_TOOLS: usize = 100;
+const MAX_PROFILE: usize = 256 * 1024;
+const MAX_PLATFORM_TOOLS: usize = 100;
 /// Names in a policy, at most.
-pub(crate) const MOST_NAMES: usize = 500;
-const LONGEST_NAME: usize = 128;
-const LONGEST_SLUG: usize = 24;
+pub(crate) const MAX_NAMES: usize = 500;
+const MAX_NAME: usize = 128;
+const MAX_SLUG: usize = 24;
 
 /// What a client sets of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -242,7 +242,7 @@ pub(crate) fn fit(name: &str) -> String {
 
 pub(crate) fn is_slug(text: &str) -> bool {
     let is_good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=LONGEST_SLUG).contains(&text.len()) && text.bytes().all(is_good)
+    (1..=MAX_SLUG).contains(&text.len()) && text.bytes().all(is_good)
 }
 
 fn is_tool_name(text: &str) -> bool {
@@ -257,7 +257,7 @@ impl ProfileSettings {
         if self.slug.as_deref().is_some_and(|slug| !is_slug(slug)) {
             checks.issue("slug", "format", "slug must match ^[a-z0-9-]{1,24}$");
         }
-        checks.count("servers", self.servers.len(), MOST_SERVERS);
+        checks.count("servers", self.servers.len(), MAX_SERVERS);
         let (mut ids, mut slugs) = (HashSet::new(), HashSet::new());
         for (i, server) in self.servers.iter().enumerate() {
             let at = |field: &str| format!("servers[{i}].{field}");
@@ -275,11 +275,11 @@ impl ProfileSettings {
             }
             check_names(&mut checks, &at("tools"), &server.tools);
         }
-        checks.count("toolOverrides", self.tool_overrides.len(), MOST_OVERRIDES);
+        checks.count("toolOverrides", self.tool_overrides.len(), MAX_OVERRIDES);
         let (mut named, mut aliases) = (HashSet::new(), HashSet::new());
         for (i, of) in self.tool_overrides.iter().enumerate() {
             let at = |field: &str| format!("toolOverrides[{i}].{field}");
-            checks.length(&at("name"), &of.name, 1..=LONGEST_NAME);
+            checks.length(&at("name"), &of.name, 1..=MAX_NAME);
             checks.length(&at("description"), of.description.as_deref().unwrap_or_default(), 0..=4000);
             if !named.insert(&of.name) {
                 checks.issue(&at("name"), "unique", "this tool stands in toolOverrides twice");
@@ -292,7 +292,7 @@ impl ProfileSettings {
                 }
             }
         }
-        checks.count("platformTools", self.platform_tools.len(), MOST_PLATFORM_TOOLS);
+        checks.count("platformTools", self.platform_tools.len(), MAX_PLATFORM_TOOLS);
         let mut own = HashSet::new();
         for (i, tool) in self.platform_tools.iter().enumerate() {
             let at = |field: &str| format!("platformTools[{i}].{field}");
@@ -307,8 +307,8 @@ impl ProfileSettings {
         }
         checks.finish()?;
         let bytes = serde_json::to_string(self).map_or(0, |json| json.len());
-        if bytes > MOST_PROFILE {
-            let message = format!("a profile has at most {MOST_PROFILE} bytes; this one has {bytes}");
+        if bytes > MAX_PROFILE {
+            let message = format!("a profile has at most {MAX_PROFILE} bytes; this one has {bytes}");
             return Err(platform_core::Error::invalid("toolOverrides", "length", message));
         }
         Ok(())
@@ -316,9 +316,9 @@ impl ProfileSettings {
 }
 
 pub(crate) fn check_names(checks: &mut Checks, path: &str, names: &[String]) {
-    checks.count(path, names.len(), MOST_NAMES);
-    for name in names.iter().take(MOST_NAMES) {
-        checks.length(path, name, 1..=LONGEST_NAME);
+    checks.count(path, names.len(), MAX_NAMES);
+    for name in names.iter().take(MAX_NAMES) {
+        checks.length(path, name, 1..=MAX_NAME);
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     code,
-    model::{MOST_NAMES, Profile, ProfilePage, ProfileSettings, ProfileTool, ToolOverride, ToolSwitch},
+    model::{MAX_NAMES, Profile, ProfilePage, ProfileSettings, ProfileTool, ToolOverride, ToolSwitch},
     repository::{self, ProfileRow, Seen},
     service::{PgMcpGateway, not_found},
     surface::{digest, is_unseen_before},
@@ -21,9 +21,9 @@ use crate::{
 /// Profiles of the gateway.
 pub const MCP_PROFILE: Kind = Kind::of_account("profile");
 /// Of an account.
-const MOST_PROFILES: i64 = 200;
+const MAX_PROFILES: i64 = 200;
 /// Tools of a server that are known as seen, those that are gone with them.
-const MOST_SEEN: usize = 5_000;
+const MAX_SEEN: usize = 5_000;
 /// Slugs that are tried when the one made of the name is taken.
 const TRIES: i64 = 100;
 
@@ -49,7 +49,7 @@ impl PgMcpGateway {
             if is_put_in || of_server.is_empty() && is_unseen_before(&server) {
                 let named = |tool: &ToolDefinition| (tool.function.name.clone(), digest(tool));
                 *of_server = run_blocking(move || Ok(server.tools().iter().map(named).collect())).await?;
-            } else if of_server.len() > MOST_SEEN {
+            } else if of_server.len() > MAX_SEEN {
                 // What is gone since is new when it comes back.
                 let now: HashSet<&str> = server.tools().iter().map(|tool| tool.function.name.as_str()).collect();
                 of_server.retain(|name, _| now.contains(name.as_str()));
@@ -83,8 +83,8 @@ impl PgMcpGateway {
         };
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
-            if repository::count_profiles(conn, account).await? >= MOST_PROFILES {
-                return Err(Error::new(Code::CONFLICT, format!("An account has at most {MOST_PROFILES} profiles.")));
+            if repository::count_profiles(conn, account).await? >= MAX_PROFILES {
+                return Err(Error::new(Code::CONFLICT, format!("An account has at most {MAX_PROFILES} profiles.")));
             }
             for n in 1..TRIES {
                 row.slug = given.clone().unwrap_or_else(|| numbered(&base, n));
@@ -220,7 +220,7 @@ impl PgMcpGateway {
         expected: &Precondition,
     ) -> Result<Vec<ProfileTool>> {
         let mut checks = Checks::default();
-        checks.count("tools", given.len(), MOST_NAMES);
+        checks.count("tools", given.len(), MAX_NAMES);
         checks.finish()?;
         let profile = self.profile(account, id).await?;
         let surface = self.surface(account, &profile).await?;

@@ -13,9 +13,9 @@ use crate::{
     surface::{Tool, View},
 };
 
-const MOST_FOUND: usize = 20;
+const MAX_FOUND: usize = 20;
 /// Words of a query that count.
-const MOST_WORDS: usize = 16;
+const MAX_WORDS: usize = 16;
 
 /// What one of the three means.
 pub(crate) enum Found {
@@ -85,7 +85,7 @@ pub(crate) async fn answer(view: &Arc<View>, name: &str, arguments: &Object) -> 
 /// Tools in whose name or description words of a query stand, the most of them first.
 fn found(view: &View, query: &str) -> Value {
     let words: Vec<&str> =
-        query.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 1).take(MOST_WORDS).collect();
+        query.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 1).take(MAX_WORDS).collect();
     let score = |tool: &Tool| {
         let (name, description) = (tool.name.to_lowercase(), tool.description.to_lowercase());
         let of = |word: &&str| 2 * usize::from(name.contains(*word)) + usize::from(description.contains(*word));
@@ -95,7 +95,7 @@ fn found(view: &View, query: &str) -> Value {
     scored.retain(|(score, _)| *score > 0 || words.is_empty());
     scored.sort_by(|(one, _), (other, _)| other.cmp(one));
     let shown = |(_, tool): &(usize, &Tool)| json!({"name": tool.name, "description": tool.description});
-    let tools: Vec<Value> = scored.iter().take(MOST_FOUND).map(shown).collect();
+    let tools: Vec<Value> = scored.iter().take(MAX_FOUND).map(shown).collect();
     let structured = json!({"tools": tools, "total": scored.len()});
     text_result(&structured.to_string(), &structured)
 }

@@ -34,19 +34,19 @@ use crate::{
 pub(crate) const TOPIC: &str = "mcp-gateway";
 pub(crate) const SWITCHES: &str = "mcp-switches";
 /// Bytes of what is remembered at once: of profiles with their grants, of switches, and of tools as they are listed.
-const MOST_CONFIGURED: u64 = 32 << 20;
-const MOST_SWITCHES: u64 = 16 << 20;
-const MOST_SURFACES: u64 = 96 << 20;
+const MAX_CONFIGURED: u64 = 32 << 20;
+const MAX_SWITCHES: u64 = 16 << 20;
+const MAX_SURFACES: u64 = 96 << 20;
 /// Surfaces that are made at once, in all and of one account.
 const MADE_AT_ONCE: (usize, usize) = (4, 2);
 /// Log-ins to servers that were begun.
-const MOST_LOG_INS: u64 = 5_000;
+const MAX_LOG_INS: u64 = 5_000;
 /// Tools of a server that does not answer are shown so long.
 const STALE: Duration = Duration::from_mins(10);
 /// A log-in that was begun is gone on with for so long.
 const LOG_IN: Duration = Duration::from_mins(2);
 /// Servers that were asked for their tools with a caller's header, and how long each is left alone then.
-const MOST_ASKED: u64 = 10_000;
+const MAX_ASKED: u64 = 10_000;
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Bytes of memory that a grant takes, and the name of a tool, beside their texts.
 const GRANT_BYTES: usize = 512;
@@ -169,13 +169,13 @@ impl PgMcpGateway {
             known: InvalidatedCache::by_id(
                 &bus,
                 TOPIC,
-                Capacity::Bytes(MOST_CONFIGURED, |known: &Configured| known.bytes),
+                Capacity::Bytes(MAX_CONFIGURED, |known: &Configured| known.bytes),
             ),
-            switches: InvalidatedCache::by_id(&bus, SWITCHES, Capacity::Bytes(MOST_SWITCHES, switches_bytes)),
-            surfaces: Cache::builder().max_capacity(MOST_SURFACES).weigher(Cached::weight).build(),
+            switches: InvalidatedCache::by_id(&bus, SWITCHES, Capacity::Bytes(MAX_SWITCHES, switches_bytes)),
+            surfaces: Cache::builder().max_capacity(MAX_SURFACES).weigher(Cached::weight).build(),
             making: FairSemaphore::new(MADE_AT_ONCE.0, MADE_AT_ONCE.1),
-            log_ins: Cache::builder().max_capacity(MOST_LOG_INS).time_to_live(LOG_IN).build(),
-            asked: Cache::builder().max_capacity(MOST_ASKED).time_to_live(ASK_AGAIN).build(),
+            log_ins: Cache::builder().max_capacity(MAX_LOG_INS).time_to_live(LOG_IN).build(),
+            asked: Cache::builder().max_capacity(MAX_ASKED).time_to_live(ASK_AGAIN).build(),
             db,
             bus,
             clock,

@@ -27,7 +27,7 @@ const LOG_IN: &str = "log_in";
 /// Bytes of memory that a tool takes beside what is written into it.
 const TOOL_BYTES: usize = 1024;
 /// The tools of a profile as they are listed, in bytes; those of servers that come later are not shown.
-const MOST_SHOWN: usize = 8 << 20;
+const MAX_SHOWN: usize = 8 << 20;
 
 /// A grant, made ready once for all who are asked about.
 pub(crate) struct Granted {
@@ -191,7 +191,7 @@ impl Surface {
     pub fn add(&mut self, tools: Vec<Tool>) {
         for tool in tools {
             let bytes = TOOL_BYTES + tool.description.len() + tool.listed.get().len();
-            if self.bytes + bytes <= MOST_SHOWN {
+            if self.bytes + bytes <= MAX_SHOWN {
                 self.bytes += bytes;
                 self.tools.push(tool);
             }

@@ -14,28 +14,28 @@ use tracing::warn;
 use crate::{block::indented, service::PgMemory};
 
 /// Turns of a bucket that are looked at, the newest.
-pub(crate) const MOST_TURNS: usize = 300;
+pub(crate) const MAX_TURNS: usize = 300;
 /// Turns whose vectors are asked for at once: half of them say most of the words, the rest are the newest.
-const MOST_EMBEDDED: usize = 64;
+const MAX_EMBEDDED: usize = 64;
 /// Messages that are recalled when a chat begins and when the model searches, and tokens of them together (contract 11).
-const MOST_AT_START: usize = 6;
-const MOST_FOUND: usize = 12;
-const MOST_TOKENS: usize = 1500;
+const MAX_AT_START: usize = 6;
+const MAX_FOUND: usize = 12;
+const MAX_TOKENS: usize = 1500;
 /// Characters of a question that count.
-const MOST_ASKED: usize = 2000;
+const MAX_ASKED: usize = 2000;
 /// Words of a question that are looked for in chats that are long over: the longest, which are rare more often than not.
-const MOST_SOUGHT: usize = 8;
+const MAX_SOUGHT: usize = 8;
 /// What recalls when a chat begins.
 pub(crate) const AT_START: &str = "conversation_start";
 /// Vectors that are known, in numbers of them.
-const MOST_KNOWN: u64 = 16 << 20;
+const MAX_KNOWN: u64 = 16 << 20;
 /// Of reciprocal rank fusion.
 const RANK_SHIFT: f64 = 60.0;
 
 /// Vectors of what was said, by what makes them and the text.
 pub(crate) fn vectors() -> Cache<String, Arc<[f32]>> {
     let weigh = |_: &String, vector: &Arc<[f32]>| u32::try_from(vector.len()).unwrap_or(u32::MAX);
-    Cache::builder().weigher(weigh).max_capacity(MOST_KNOWN).build()
+    Cache::builder().weigher(weigh).max_capacity(MAX_KNOWN).build()
 }
 
 /// The turns that are nearest to a question, and the newest, as they are told and noted.
@@ -49,7 +49,7 @@ pub(crate) async fn find(
     if turns.is_empty() {
         return Ok(RecalledTurns::default());
     }
-    let question: String = question.chars().take(MOST_ASKED).collect();
+    let question: String = question.chars().take(MAX_ASKED).collect();
     let asked = question.clone();
     let (turns, by_words) = run_blocking(move || {
         let ranked = by_words(&turns, &asked);
@@ -83,7 +83,7 @@ fn choose(turns: &[Arc<EarlierTurn>], mut ranked: Vec<usize>, starts: bool) -> V
         ranked.retain(|turn| *turn != 0);
         ranked.insert(ranked.len().min(1), 0);
     }
-    let (mut tokens, mut messages) = (MOST_TOKENS, if starts { MOST_AT_START } else { MOST_FOUND });
+    let (mut tokens, mut messages) = (MAX_TOKENS, if starts { MAX_AT_START } else { MAX_FOUND });
     let mut kept: Vec<(usize, String)> = Vec::new();
     for turn in ranked {
         let said = turns[turn].said.len();
@@ -103,12 +103,12 @@ fn choose(turns: &[Arc<EarlierTurn>], mut ranked: Vec<usize>, starts: bool) -> V
 
 /// The words of a question that are looked for in all that was said.
 pub(crate) fn sought(question: &str) -> Vec<String> {
-    let question: String = question.chars().take(MOST_ASKED).collect();
+    let question: String = question.chars().take(MAX_ASKED).collect();
     let mut words: Vec<String> = search_words(&question).to_lowercase().split(' ').map(str::to_owned).collect();
     words.retain(|word| word.len() > 1);
     words.sort_by(|a, b| b.chars().count().cmp(&a.chars().count()).then(a.cmp(b)));
     words.dedup();
-    words.truncate(MOST_SOUGHT);
+    words.truncate(MAX_SOUGHT);
     words
 }
 
@@ -175,7 +175,7 @@ async fn by_meaning(
     question: &str,
 ) -> (Vec<usize>, Option<SecondaryCall>) {
     let (vectors, model, turns) = (memory.vectors.clone(), model.to_owned(), turns.to_vec());
-    let mut order: Vec<usize> = by_words.iter().copied().take(MOST_EMBEDDED / 2).collect();
+    let mut order: Vec<usize> = by_words.iter().copied().take(MAX_EMBEDDED / 2).collect();
     let preferred: BTreeSet<usize> = order.iter().copied().collect();
     order.extend((0..turns.len()).filter(|turn| !preferred.contains(turn)));
     let reading = move || {
@@ -186,7 +186,7 @@ async fn by_meaning(
             let known = vectors.get(&key);
             if known.is_none() {
                 // What there is no room for now is asked for another time.
-                if ask.len() == MOST_EMBEDDED {
+                if ask.len() == MAX_EMBEDDED {
                     continue;
                 }
                 ask.push(text);

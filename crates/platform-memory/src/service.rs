@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Bytes of blocks that are known at once.
-const MOST_KNOWN: u64 = 32 << 20;
+const MAX_KNOWN: u64 = 32 << 20;
 /// Under which changes are told to all processes.
 const TOPIC: &str = "core-memory";
 /// Recollections under way, and of one account.
 const AT_ONCE: (usize, usize) = (16, 6);
 /// Entries of a bucket that were put aside and are kept.
-const MOST_ARCHIVED: i64 = 1000;
+const MAX_ARCHIVED: i64 = 1000;
 
 /// Core memory of assistants. `ENTRY_NOT_FOUND` comes from all that name an entry.
 #[async_trait]
@@ -113,7 +113,7 @@ impl PgMemory {
         let MemoryNeeds { db, bus, clock, turns, catalog, budget, limits } = needs;
         let size =
             |block: &Option<CoreMemoryBlock>| block.as_ref().map_or(0, |block| block.text.len() + block.record.len());
-        let blocks = InvalidatedCache::by_id(&bus, TOPIC, Capacity::Bytes(MOST_KNOWN, size));
+        let blocks = InvalidatedCache::by_id(&bus, TOPIC, Capacity::Bytes(MAX_KNOWN, size));
         let recalling = FairSemaphore::new(AT_ONCE.0, AT_ONCE.1);
         Self { db, clock, turns, catalog, budget, limits, blocks, recalling, vectors: recall::vectors() }
     }
@@ -276,7 +276,7 @@ impl MemoryService for PgMemory {
             }
             self.room(conn, account, bucket, &entry, Some(found.id)).await?;
             repository::archive(conn, account, bucket, found.id, now).await?;
-            repository::trim(conn, account, bucket, MOST_ARCHIVED).await?;
+            repository::trim(conn, account, bucket, MAX_ARCHIVED).await?;
             let new = (last + 1, &entry);
             repository::insert(conn, account, bucket, new, (&found.source, Some(found.id)), now).await
         });
@@ -302,7 +302,7 @@ impl MemoryService for PgMemory {
             if removed {
                 check_change(&found, source)?;
                 repository::archive(conn, account, bucket, found.id, now).await?;
-                repository::trim(conn, account, bucket, MOST_ARCHIVED).await?;
+                repository::trim(conn, account, bucket, MAX_ARCHIVED).await?;
             }
             Ok(RemovedEntry { removed, id: found.id })
         });
@@ -342,7 +342,7 @@ impl Memory for PgMemory {
         source: &'static str,
     ) -> Result<RecalledTurns> {
         let _place = self.recalling.acquire(&payer.account).await;
-        let mut turns = self.turns.newest(&payer.account, bucket, chat, recall::MOST_TURNS).await?;
+        let mut turns = self.turns.newest(&payer.account, bucket, chat, recall::MAX_TURNS).await?;
         if source != recall::AT_START {
             let words = recall::sought(question);
             let older = self.turns.saying(&payer.account, bucket, chat, &words).await.unwrap_or_else(|error| {

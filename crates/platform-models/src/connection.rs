@@ -37,9 +37,9 @@ use crate::broken::Broken;
 
 /// Connections to one provider that wait for their next request on all threads that serve clients; as many again may
 /// on those of background work.
-const MOST_IDLE: usize = 128;
+const MAX_IDLE_CONNECTIONS: usize = 128;
 /// They wait for so long: less than what stands between keeps quiet connections.
-const LONGEST_IDLE: Duration = Duration::from_mins(1);
+const MAX_IDLE_TIME: Duration = Duration::from_mins(1);
 /// Who asks.
 pub(crate) const AGENT: &str = concat!("platform/", env!("CARGO_PKG_VERSION"));
 const CONNECT: Duration = Duration::from_secs(10);
@@ -134,13 +134,13 @@ fn take(address: &str) -> Option<Connection> {
 
 /// Keeps a connection for the next request, unless it is at its end.
 fn keep(address: String, mut connection: Connection) {
-    static MOST_OF_A_THREAD: LazyLock<usize> =
-        LazyLock::new(|| (MOST_IDLE / available_parallelism().map_or(1, usize::from)).max(1));
+    static MAX_OF_A_THREAD: LazyLock<usize> =
+        LazyLock::new(|| (MAX_IDLE_CONNECTIONS / available_parallelism().map_or(1, usize::from)).max(1));
     if connection.is_ready() {
         IDLE.with_borrow_mut(|idle| {
             let of = idle.entry(address).or_default();
             forget_old(of);
-            if of.len() < *MOST_OF_A_THREAD {
+            if of.len() < *MAX_OF_A_THREAD {
                 of.push_back((Instant::now(), connection));
             }
         });
@@ -148,7 +148,7 @@ fn keep(address: String, mut connection: Connection) {
 }
 
 fn forget_old(idle: &mut VecDeque<(Instant, Connection)>) {
-    while idle.pop_front_if(|(since, _)| since.elapsed() > LONGEST_IDLE).is_some() {}
+    while idle.pop_front_if(|(since, _)| since.elapsed() > MAX_IDLE_TIME).is_some() {}
 }
 
 async fn exchange(

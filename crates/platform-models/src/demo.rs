@@ -13,11 +13,11 @@ use crate::{
 
 pub(crate) const PROVIDER: &str = "demo";
 const MODEL: &str = "demo-1";
-const LONGEST_WAIT: Duration = Duration::from_mins(10);
-const LONGEST_DELAY: Duration = Duration::from_secs(10);
-const MOST_WORDS: usize = 32_000;
+const MAX_WAIT: Duration = Duration::from_mins(10);
+const MAX_DELAY: Duration = Duration::from_secs(10);
+const MAX_WORDS: usize = 32_000;
 /// Values of an object that is made to satisfy a schema.
-const MOST_VALUES: usize = 10_000;
+const MAX_VALUES: usize = 10_000;
 
 pub(crate) fn spec((input, output): (Money, Money)) -> ModelSpec {
     ModelSpec {
@@ -65,8 +65,8 @@ impl Directive {
                 let arguments = if arguments.trim().is_empty() { "{}" } else { arguments.trim() };
                 Self::Tool { name: name.to_owned(), arguments: arguments.to_owned() }
             }
-            "wait" => duration(rest).map_or_else(text, |wait| Self::Wait(wait.min(LONGEST_WAIT))),
-            "delay" => duration(rest).map_or_else(text, |delay| Self::Delay(delay.min(LONGEST_DELAY))),
+            "wait" => duration(rest).map_or_else(text, |wait| Self::Wait(wait.min(MAX_WAIT))),
+            "delay" => duration(rest).map_or_else(text, |delay| Self::Delay(delay.min(MAX_DELAY))),
             "fail" => {
                 let (how, times) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
                 let times = times.trim().parse().unwrap_or(u32::MAX);
@@ -80,7 +80,7 @@ impl Directive {
             "tokens" => rest.parse().map_or_else(
                 |_| text(),
                 |count: usize| {
-                    let words: Vec<String> = (1..=count.min(MOST_WORDS)).map(|n| format!("word{n}")).collect();
+                    let words: Vec<String> = (1..=count.min(MAX_WORDS)).map(|n| format!("word{n}")).collect();
                     Self::Reply(words.join(" "))
                 },
             ),
@@ -205,7 +205,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
         (_, false) => String::new(),
         (Some(reply), true) => reply.clone(),
         (None, true) => match &prompt.output {
-            Some(output) => smallest(output.schema(), output.schema(), 0, &mut MOST_VALUES.clone()).to_string(),
+            Some(output) => smallest(output.schema(), output.schema(), 0, &mut MAX_VALUES.clone()).to_string(),
             None => default_reply(&script.texts, &results),
         },
     };

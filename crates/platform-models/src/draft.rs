@@ -6,15 +6,15 @@ use platform_runtime::{Delta, StopReason, ToolCall, ToolFunction, Usage};
 use crate::broken::Broken;
 
 /// Tool calls of one answer; it ends before the next one.
-pub(crate) const MOST_CALLS: usize = 64;
+pub(crate) const MAX_CALLS: usize = 64;
 /// Bytes of the text of one answer.
-pub(crate) const MOST_TEXT: usize = 1 << 20;
+pub(crate) const MAX_TEXT: usize = 1 << 20;
 /// Bytes of what a model says to itself before it answers.
-const MOST_REASONING: usize = 1 << 20;
+const MAX_REASONING: usize = 1 << 20;
 /// Bytes of the name and the arguments of one tool call.
-pub(crate) const MOST_ARGUMENTS: usize = 256 << 10;
+pub(crate) const MAX_ARGUMENTS: usize = 256 << 10;
 /// Bytes of an id that a provider gives a call; a longer one is replaced.
-const MOST_ID: usize = 256;
+const MAX_ID: usize = 256;
 /// A piece of at most so many bytes is one token, as most providers send them; a longer one is estimated.
 const TOKEN_BYTES: usize = 16;
 /// Bytes a token (contract 00 §13).
@@ -24,7 +24,7 @@ const UNCOUNTED: usize = 16 << 10;
 /// Bytes of text in flight that one permit stands for.
 const BLOCK: usize = 64 << 10;
 /// Bytes of answers that are being read at once in one process.
-const MOST_IN_FLIGHT: usize = 256 << 20;
+const MAX_IN_FLIGHT: usize = 256 << 20;
 
 /// Whoever is told of each piece.
 pub(crate) type On<'a> = dyn for<'d> FnMut(Delta<'d>) + Send + 'a;
@@ -35,7 +35,7 @@ pub(crate) struct InFlight(FairSemaphore);
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self(FairSemaphore::new(MOST_IN_FLIGHT / BLOCK, MOST_IN_FLIGHT / BLOCK))
+        Self(FairSemaphore::new(MAX_IN_FLIGHT / BLOCK, MAX_IN_FLIGHT / BLOCK))
     }
 }
 
@@ -80,7 +80,7 @@ impl Draft {
 
     pub fn text(&mut self, more: &str, on: &mut On<'_>) -> Result<(), Broken> {
         let more = storable(more);
-        let more = self.admit(&more, MOST_TEXT - self.text.len())?;
+        let more = self.admit(&more, MAX_TEXT - self.text.len())?;
         if !more.is_empty() {
             self.text.push_str(more);
             on(Delta::Text(more));
@@ -90,7 +90,7 @@ impl Draft {
 
     /// Counts what the model says to itself.
     pub fn reasoning(&mut self, more: &str) -> Result<(), Broken> {
-        self.reasoning += self.admit(more, MOST_REASONING - self.reasoning)?.len();
+        self.reasoning += self.admit(more, MAX_REASONING - self.reasoning)?.len();
         Ok(())
     }
 
@@ -110,14 +110,14 @@ impl Draft {
         arguments: &str,
         on: &mut On<'_>,
     ) -> Result<(), Broken> {
-        if index >= MOST_CALLS && self.cut.is_none() {
+        if index >= MAX_CALLS && self.cut.is_none() {
             self.cut_off(if self.tool_calls.is_empty() { StopReason::MaxTokens } else { StopReason::ToolUse });
         }
         if self.cut.is_some() {
             return Ok(());
         }
         let function = self.tool_calls.get(index).map(|call| &call.function);
-        let room = MOST_ARGUMENTS - function.map_or(0, |function| function.name.len() + function.arguments.len());
+        let room = MAX_ARGUMENTS - function.map_or(0, |function| function.name.len() + function.arguments.len());
         let (name, arguments) = (storable(name), storable(arguments));
         let name = self.admit(&name, room)?;
         let arguments = self.admit(&arguments, room - name.len())?;
@@ -130,7 +130,7 @@ impl Draft {
             self.tool_calls.push(ToolCall { id: ToolCall::new_id(), r#type: "function".to_owned(), function });
         }
         let call = &mut self.tool_calls[index];
-        if (1..=MOST_ID).contains(&id.len()) && !id.contains('\0') {
+        if (1..=MAX_ID).contains(&id.len()) && !id.contains('\0') {
             id.clone_into(&mut call.id);
         }
         call.function.name.push_str(name);
@@ -216,29 +216,29 @@ mod tests {
         assert_eq!((cut(&long), long.text.len()), (ended, 110 * TOKEN_BYTES), "no piece is longer than its tokens");
 
         let mut text = draft(u64::MAX);
-        text.text(&"漢".repeat(MOST_TEXT / 3 + 1), &mut nobody).expect("room");
-        assert_eq!((cut(&text), text.text.len()), (ended, MOST_TEXT / 3 * 3));
+        text.text(&"漢".repeat(MAX_TEXT / 3 + 1), &mut nobody).expect("room");
+        assert_eq!((cut(&text), text.text.len()), (ended, MAX_TEXT / 3 * 3));
 
         let mut thinking = draft(u64::MAX);
-        (0..=MOST_REASONING / 1024).for_each(|_| thinking.reasoning(&"x".repeat(1024)).expect("room"));
+        (0..=MAX_REASONING / 1024).for_each(|_| thinking.reasoning(&"x".repeat(1024)).expect("room"));
         assert_eq!((cut(&thinking), thinking.has_begun()), (ended, false));
 
         let mut arguments = draft(u64::MAX);
         arguments.tool_call(0, "", "f", "{}", &mut nobody).expect("room");
-        arguments.tool_call(1, "", "f", &" ".repeat(MOST_ARGUMENTS - 1), &mut nobody).expect("room");
+        arguments.tool_call(1, "", "f", &" ".repeat(MAX_ARGUMENTS - 1), &mut nobody).expect("room");
         assert_eq!((cut(&arguments), arguments.tool_calls.len()), (None, 2));
         arguments.tool_call(1, "", "", " ", &mut nobody).expect("room");
         assert_eq!((cut(&arguments), arguments.tool_calls.len()), (ended, 0), "half a call is none");
 
         let mut calls = draft(u64::MAX);
-        (0..=MOST_CALLS).for_each(|n| calls.tool_call(n, "", "f", "{}", &mut nobody).expect("room"));
-        assert_eq!((cut(&calls), calls.tool_calls.len()), (Some(StopReason::ToolUse), MOST_CALLS));
+        (0..=MAX_CALLS).for_each(|n| calls.tool_call(n, "", "f", "{}", &mut nobody).expect("room"));
+        assert_eq!((cut(&calls), calls.tool_calls.len()), (Some(StopReason::ToolUse), MAX_CALLS));
     }
 
     #[test]
     fn text_in_flight_is_bounded_and_one_account_leaves_room_for_others() {
         let (greedy, other, in_flight) = (AccountId::generate(), AccountId::generate(), InFlight::default());
-        let mebibyte = "x".repeat(MOST_TEXT);
+        let mebibyte = "x".repeat(MAX_TEXT);
         let mut read = Vec::new();
         let refused = loop {
             let mut draft = Draft::within(u64::MAX, &greedy, &in_flight);

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Dimensions of a vector.
-const MOST_DIMENSIONS: usize = 8192;
+const MAX_DIMENSIONS: usize = 8192;
 
 /// The request for vectors of some texts; `None`: the provider has none.
 pub(crate) fn request(
@@ -88,7 +88,7 @@ pub(crate) fn read(
     };
     let length = vectors.first().map_or(0, Vec::len);
     let fits = vectors.iter().all(|vector| vector.len() == length && vector.iter().all(|value| value.is_finite()));
-    if vectors.len() != texts.len() || !(1..=MOST_DIMENSIONS).contains(&length) || !fits {
+    if vectors.len() != texts.len() || !(1..=MAX_DIMENSIONS).contains(&length) || !fits {
         return Err(Broken::protocol("the vectors do not fit what was asked"));
     }
     for vector in &mut vectors {

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_runtime::{Attachment, ModelSpec};
 
 /// Characters of a text document that a model gets (contract 07).
-const MOST_TEXT: usize = 200_000;
+const MAX_TEXT: usize = 200_000;
 
 /// How a model can take a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) fn described(file: &Attachment) -> String {
         || matches!(file.media_type.as_str(), "application/json" | "application/xml" | "application/yaml");
     let plain = std::str::from_utf8(&file.bytes).ok().filter(|text| is_text && !text.is_empty());
     match file.text.as_deref().or(plain) {
-        Some(text) => match text.char_indices().nth(MOST_TEXT) {
+        Some(text) => match text.char_indices().nth(MAX_TEXT) {
             Some((end, _)) => {
                 format!("[Attached file: {}]\n{}\n[The rest of the file is left out.]", file.name, &text[..end])
             }

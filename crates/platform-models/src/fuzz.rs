@@ -9,7 +9,7 @@ use platform_runtime::{Delta, ToolCall};
 use crate::{
     call::read_stream,
     config::{CallLimits, Protocol},
-    draft::{Draft, MOST_ARGUMENTS, MOST_CALLS, MOST_TEXT},
+    draft::{Draft, MAX_ARGUMENTS, MAX_CALLS, MAX_TEXT},
 };
 
 /// Reads `body` in the wire that its first byte chooses, cut into pieces as long as its second byte says.
@@ -35,8 +35,8 @@ pub fn answer(body: &[u8]) {
     let kept = draft.tool_calls.iter().map(|ToolCall { function, .. }| (&function.name, &function.arguments));
     let is_shown = kept.zip(&calls).all(|(kept, shown)| kept.0 == &shown.0 && kept.1.starts_with(&shown.1));
     let is_whole = draft.tool_calls.len() == calls.len() || draft.cut.is_some();
-    assert!(is_shown && is_whole && calls.len() <= MOST_CALLS && text.len() <= MOST_TEXT);
-    assert!(calls.iter().all(|(name, arguments)| name.len() + arguments.len() <= MOST_ARGUMENTS));
+    assert!(is_shown && is_whole && calls.len() <= MAX_CALLS && text.len() <= MAX_TEXT);
+    assert!(calls.iter().all(|(name, arguments)| name.len() + arguments.len() <= MAX_ARGUMENTS));
     assert!(draft.tool_calls.iter().all(|call| !call.id.is_empty()));
     if let (Ok(()), Some(usage)) = (read, draft.usage) {
         assert_eq!(usage.normalised(), usage, "parts never exceed their whole");

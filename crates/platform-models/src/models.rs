@@ -32,7 +32,7 @@ const REFRESH: Duration = Duration::from_mins(1);
 /// Bytes of the vectors of one call.
 const LARGEST_VECTORS: usize = 32 << 20;
 /// A longer Retry-After is not waited for.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// All configured providers; the implementation of the port [`Model`].
 pub struct Models {
@@ -343,7 +343,7 @@ impl Models {
                 return Err((Fault { partial: Some(partial), ..broken.into_fault(model) }, false));
             }
             let wait = broken.retry_after.unwrap_or_else(|| self.wait(attempt));
-            if !broken.retry || attempt >= self.limits.attempts || wait > LONGEST_WAIT {
+            if !broken.retry || attempt >= self.limits.attempts || wait > MAX_WAIT {
                 let fall_back = broken.fall_back;
                 return Err((broken.into_fault(model), fall_back));
             }
@@ -395,7 +395,7 @@ impl Models {
                 Err(broken) => broken,
             };
             let wait = broken.retry_after.unwrap_or_else(|| self.wait(attempt));
-            if !broken.retry || attempt >= self.limits.attempts || wait > LONGEST_WAIT {
+            if !broken.retry || attempt >= self.limits.attempts || wait > MAX_WAIT {
                 return Err(broken.into_fault(model));
             }
             tokio::time::sleep(wait).await;

@@ -10,9 +10,9 @@ use tokenizers::Tokenizer;
 use crate::embedding::normalise;
 
 /// Tokens of a text that count.
-const MOST_TOKENS: usize = 512;
+const MAX_TOKENS: usize = 512;
 /// Bytes of a text that are looked at.
-const MOST_BYTES: usize = 16 * 1024;
+const MAX_BYTES: usize = 16 * 1024;
 
 /// A table of vectors, and how texts become tokens of it.
 pub(crate) struct Table {
@@ -59,9 +59,9 @@ impl Table {
 
     /// The vector of a text, and of how many tokens it is made.
     pub fn embed(&self, text: &str) -> Result<(Vec<f32>, usize), String> {
-        let text = &text[..text.floor_char_boundary(MOST_BYTES)];
+        let text = &text[..text.floor_char_boundary(MAX_BYTES)];
         let encoded = self.tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
-        let tokens = encoded.get_ids().iter().filter(|id| Some(**id) != self.unknown).take(MOST_TOKENS);
+        let tokens = encoded.get_ids().iter().filter(|id| Some(**id) != self.unknown).take(MAX_TOKENS);
         let (mut sum, mut count) = (vec![0.0; self.dimensions], 0);
         for token in tokens {
             let token = usize::try_from(*token).unwrap_or(usize::MAX);

@@ -3,8 +3,8 @@ use platform_core::{Checks, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-const LONGEST_DESCRIPTION: usize = 4000;
-const LONGEST_URL: usize = 2000;
+const MAX_DESCRIPTION: usize = 4000;
+const MAX_URL: usize = 2000;
 
 /// A project (contract 05).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -89,8 +89,8 @@ pub struct ProjectPatch {
 impl ProjectPatch {
     pub(crate) fn check(&self, mut checks: Checks) -> Result<()> {
         checks.name(&self.name);
-        checks.length("description", &self.description, 0..=LONGEST_DESCRIPTION);
-        checks.length("imageUrl", &self.image_url, 0..=LONGEST_URL);
+        checks.length("description", &self.description, 0..=MAX_DESCRIPTION);
+        checks.length("imageUrl", &self.image_url, 0..=MAX_URL);
         checks.finish()
     }
 }

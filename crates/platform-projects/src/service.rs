@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Accounts whose projects are remembered at once.
-const MOST_REMEMBERED: u64 = 10_000;
+const MAX_REMEMBERED: u64 = 10_000;
 
 /// Projects of an account and their members. A project is named by its id or identifier; `PROJECT_NOT_FOUND`,
 /// `PROJECT_FORBIDDEN` and `FORBIDDEN` as [`Reach::check`] gives it come from all that name one.
@@ -60,7 +60,7 @@ impl PgProjectService {
             db: db.clone(),
             clock,
             users,
-            known: InvalidatedCache::new(bus, PROJECT_TOPIC, Capacity::Entries(MOST_REMEMBERED)),
+            known: InvalidatedCache::new(bus, PROJECT_TOPIC, Capacity::Entries(MAX_REMEMBERED)),
         }
     }
 

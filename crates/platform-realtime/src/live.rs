@@ -22,7 +22,7 @@ use crate::{
 const ROOM: i64 = 128;
 
 /// Bytes of text, and of tool calls, in one word to other processes: NATS takes messages of up to 1 MiB.
-const LONGEST_WORD: usize = 64 << 10;
+const MAX_WORD: usize = 64 << 10;
 
 /// Account and name of what is watched; who may not find it must not know its name.
 pub type Key = (AccountId, Arc<str>);
@@ -219,9 +219,9 @@ impl Realtime {
         let mut from = if told.uid == streaming.uid { told.length } else { 0 };
         let calls = if streaming.calls_size == 0 { String::new() } else { streaming.calls.json() };
         // What is too long for one word comes with the commit.
-        let calls = if calls.len() > LONGEST_WORD { String::new() } else { calls };
+        let calls = if calls.len() > MAX_WORD { String::new() } else { calls };
         loop {
-            let text = streaming.text_from(from, LONGEST_WORD);
+            let text = streaming.text_from(from, MAX_WORD);
             from += text.len();
             let is_last = from == streaming.length;
             relay.say(

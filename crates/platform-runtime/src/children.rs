@@ -5,7 +5,7 @@ use platform_core::{AccountId, Error, FairPermit, FairSemaphore};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Nobody waits longer for a place.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Child processes that read and run what clients wrote, with one place for each account.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl ChildPool {
         work: &str,
         input: &impl Serialize,
     ) -> Result<T, ChildError> {
-        let place = tokio::time::timeout(LONGEST_WAIT, self.places.acquire(account));
+        let place = tokio::time::timeout(MAX_WAIT, self.places.acquire(account));
         let _place = place.await.map_err(|_| ChildError::Busy)?;
         let input = serde_json::to_vec(input).map_err(io::Error::other)?;
         let answer = self.children.run(work, &input).await?;

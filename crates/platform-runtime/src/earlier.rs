@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::{MemoryBucket, Role};
 
 /// Bytes of a message, and of a turn, that count.
-const MOST_SAID: usize = 1500;
-const MOST_TURN: usize = 2900;
+const MAX_SAID: usize = 1500;
+const MAX_TURN: usize = 2900;
 /// Messages of a turn that count: what was asked, and how it ended.
-const MOST_MESSAGES: usize = 3;
+const MAX_MESSAGES: usize = 3;
 
 /// The port to what was said in the chats of a bucket.
 #[async_trait]
@@ -81,17 +81,17 @@ impl WordHash {
 impl EarlierTurn {
     /// A whole turn of a chat: of many messages the first and the last two count.
     pub fn whole(chat: String, positions: RangeInclusive<i32>, at: Timestamp, mut said: Vec<SaidOnce>) -> Self {
-        if said.len() > MOST_MESSAGES {
-            said.drain(1..=said.len() - MOST_MESSAGES);
+        if said.len() > MAX_MESSAGES {
+            said.drain(1..=said.len() - MAX_MESSAGES);
         }
         Self::new(chat, positions, at, said)
     }
 
     /// What was said in a chat: of each message the first 1,500 bytes count, of all together 2,900.
     pub fn new(chat: String, positions: RangeInclusive<i32>, at: Timestamp, mut said: Vec<SaidOnce>) -> Self {
-        let mut left = MOST_TURN;
+        let mut left = MAX_TURN;
         for message in &mut said {
-            message.content.truncate(message.content.floor_char_boundary(left.min(MOST_SAID)));
+            message.content.truncate(message.content.floor_char_boundary(left.min(MAX_SAID)));
             message.content.shrink_to_fit();
             left -= message.content.len();
         }

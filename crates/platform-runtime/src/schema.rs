@@ -12,11 +12,11 @@ use crate::{ChildPool, code, json_work, no_answer};
 
 const SCHEMA_BYTES: usize = 65_536;
 /// Objects and lists of a schema.
-const MOST_NODES: usize = 2000;
+const MAX_NODES: usize = 2000;
 /// Regular expressions of a schema, names of `patternProperties` too.
-const MOST_PATTERNS: usize = 100;
+const MAX_PATTERNS: usize = 100;
 /// Schemas one value may be checked against, a pattern counting as more.
-const MOST_STEPS: u64 = 20_000;
+const MAX_STEPS: u64 = 20_000;
 const PATTERN_STEPS: u64 = 100;
 /// Compiled size of a pattern, in bytes.
 const PATTERN_BYTES: usize = 1 << 18;
@@ -199,14 +199,14 @@ pub fn compile(schema: &Value) -> std::result::Result<Validator, String> {
     }
     let mut size = Size::default();
     size.add(schema);
-    if size.nodes > MOST_NODES || size.patterns > MOST_PATTERNS {
-        return Err(format!("must have at most {MOST_NODES} objects and lists and {MOST_PATTERNS} patterns"));
+    if size.nodes > MAX_NODES || size.patterns > MAX_PATTERNS {
+        return Err(format!("must have at most {MAX_NODES} objects and lists and {MAX_PATTERNS} patterns"));
     }
     if let Some(reference) = remote_reference(schema) {
         return Err(format!("must not refer to `{reference}`: only references within the schema (#…) work"));
     }
-    if expansion(schema, schema, &mut HashMap::new()) > MOST_STEPS {
-        return Err(format!("refers to itself so often that checking an answer would take over {MOST_STEPS} steps"));
+    if expansion(schema, schema, &mut HashMap::new()) > MAX_STEPS {
+        return Err(format!("refers to itself so often that checking an answer would take over {MAX_STEPS} steps"));
     }
     let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
     let options = jsonschema::options().with_draft(Draft::Draft202012).with_pattern_options(patterns);

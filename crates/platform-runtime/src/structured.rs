@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::{ChildPool, Schema};
 
 /// Problems told to a model that is asked again.
-const MOST_PROBLEMS: usize = 10;
+const MAX_PROBLEMS: usize = 10;
 
 /// The schema that final answers must satisfy (contract 02 §9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -100,7 +100,7 @@ impl OutputSchema {
             Ok(value) => value,
             Err(error) => return Ok(Checked::Misfit(format!("The answer is not JSON: {error}."))),
         };
-        let problems = self.schema.problems(&self.children, &self.account, &value, MOST_PROBLEMS).await;
+        let problems = self.schema.problems(&self.children, &self.account, &value, MAX_PROBLEMS).await;
         Ok(match value {
             Value::Object(object) if problems.is_empty() => Checked::Fits(object),
             _ => Checked::Misfit(problems.join("\n")),

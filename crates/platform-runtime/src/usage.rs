@@ -28,14 +28,14 @@ pub struct Usage {
 }
 
 /// Tokens of one call in one direction; what is said to be more is a mistake, and sums of it would not fit.
-const MOST_TOKENS: u64 = 1 << 36;
+const MAX_TOKENS: u64 = 1 << 36;
 
 impl Usage {
     /// Parts can never exceed their whole, the total is their sum, and no provider counts more than a model can read.
     #[must_use]
     pub fn normalised(mut self) -> Self {
-        self.input_tokens = self.input_tokens.min(MOST_TOKENS);
-        self.output_tokens = self.output_tokens.min(MOST_TOKENS);
+        self.input_tokens = self.input_tokens.min(MAX_TOKENS);
+        self.output_tokens = self.output_tokens.min(MAX_TOKENS);
         self.input_cached_tokens = self.input_cached_tokens.min(self.input_tokens);
         self.input_cache_write_tokens = self.input_cache_write_tokens.min(self.input_tokens - self.input_cached_tokens);
         self.output_cached_tokens = self.output_cached_tokens.min(self.output_tokens);

@@ -17,11 +17,11 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// After a command has ended, what it started may hold its output open.
 const LINGER: Duration = Duration::from_millis(200);
 /// Entries of a directory that are listed.
-pub const MOST_ENTRIES: usize = 1000;
+pub const MAX_ENTRIES: usize = 1000;
 /// Largest file that is read, in bytes.
-pub const MOST_BYTES: u64 = 1_000_000;
+pub const MAX_BYTES: u64 = 1_000_000;
 /// What a command writes at most.
-const MOST_OUTPUT: u64 = 8 << 20;
+const MAX_OUTPUT: u64 = 8 << 20;
 /// How these commands say that there is no such file, and that it is too large.
 const MISSING: i32 = 44;
 const TOO_LARGE: i32 = 45;
@@ -32,8 +32,8 @@ pub enum FileError {
     /// There is none.
     #[error("there is no such file")]
     NotFound,
-    /// It is larger than [`MOST_BYTES`].
-    #[error("it is larger than {MOST_BYTES} bytes")]
+    /// It is larger than [`MAX_BYTES`].
+    #[error("it is larger than {MAX_BYTES} bytes")]
     TooLarge,
     /// The machine says why.
     #[error("{0}")]
@@ -114,7 +114,7 @@ pub(crate) async fn output_within(
 }
 
 async fn read(from: &mut (dyn AsyncRead + Send + Unpin), to: &mut Vec<u8>) {
-    let _ = from.take(MOST_OUTPUT).read_to_end(to).await;
+    let _ = from.take(MAX_OUTPUT).read_to_end(to).await;
 }
 
 async fn checked(machine: &dyn Machine, command: Command) -> Result<Vec<u8>, FileError> {
@@ -138,8 +138,8 @@ pub async fn read_file(machine: &dyn Machine, path: &str) -> Result<Vec<u8>, Fil
     let line =
         "PATH=/usr/bin:/bin:$PATH; [ -e \"$1\" ] || exit 44; [ -f \"$1\" ] || { echo \"$1 is no file\" >&2; exit 1; }
         [ \"$(stat -Lc %s -- \"$1\")\" -le \"$2\" ] || exit 45; exec head -c \"$2\" -- \"$1\"";
-    let bytes = checked(machine, Command::shell(line, [path, &MOST_BYTES.to_string()])).await?;
-    if bytes.len() as u64 > MOST_BYTES { Err(FileError::TooLarge) } else { Ok(bytes) }
+    let bytes = checked(machine, Command::shell(line, [path, &MAX_BYTES.to_string()])).await?;
+    if bytes.len() as u64 > MAX_BYTES { Err(FileError::TooLarge) } else { Ok(bytes) }
 }
 
 /// Writes a file, and the directories that lead to it.
@@ -150,11 +150,11 @@ pub async fn write_file(machine: &dyn Machine, path: &str, content: Bytes) -> Re
     checked(machine, command).await.map(drop)
 }
 
-/// What is in a directory, by name; at most [`MOST_ENTRIES`].
+/// What is in a directory, by name; at most [`MAX_ENTRIES`].
 pub async fn list(machine: &dyn Machine, path: &str) -> Result<Vec<Entry>, FileError> {
     let line = "PATH=/usr/bin:/bin:$PATH; [ -e \"$1\" ] || exit 44; [ -d \"$1\" ] || { echo \"$1 is no directory\" >&2; exit 1; }
         cd -- \"$1\" && find . -mindepth 1 -maxdepth 1 -printf '%y %s %f\\0' | head -z -n 20000 | sort -z -k3 | head -z -n \"$2\"";
-    let text = checked(machine, Command::shell(line, [path, &MOST_ENTRIES.to_string()])).await?;
+    let text = checked(machine, Command::shell(line, [path, &MAX_ENTRIES.to_string()])).await?;
     let text = String::from_utf8_lossy(&text);
     let entries = text.split('\0').filter_map(|line| {
         let mut parts = line.splitn(3, ' ');

@@ -44,19 +44,19 @@ const SERVER_FIRST: [u16; 2] = [22, 587];
 /// Mail between servers.
 const REFUSED: u16 = 25;
 /// Streams of a machine at once.
-const MOST_STREAMS: usize = 128;
+const MAX_STREAMS: usize = 128;
 /// Of those, such as are not connected yet, and names that are looked up.
-const MOST_DIALLING: usize = 16;
+const MAX_DIALLING: usize = 16;
 /// Here a stream that does not say whom it is for is no stream of the protocol.
 const NAMED: [u16; 2] = [80, 443];
 /// Names that a machine has asked for.
-const MOST_NAMES: u32 = 60_000;
+const MAX_NAMES: u32 = 60_000;
 /// What is read to see whom a stream is for.
-const MOST_HEAD: usize = 16_384;
-const MOST_HEADERS: usize = 100;
+const MAX_HEAD: usize = 16_384;
+const MAX_HEADERS: usize = 100;
 const HEAD: Duration = Duration::from_secs(10);
 /// Longest line between chunks.
-const MOST_LINE: u64 = 4096;
+const MAX_LINE: u64 = 4096;
 /// So long a client may go on to send after its answer.
 const LINGER: Duration = Duration::from_secs(2);
 /// How a server answers that speaks another protocol from then on (RFC 9110 §15.2.2).
@@ -113,7 +113,7 @@ impl Gate {
         };
         let egress = egress.for_machines(matches!(network, Network::Only(_)));
         let (network, names) = (network.clone(), Mutex::default());
-        let rules = Rules { network, egress, names, dialling: Semaphore::new(MOST_DIALLING) };
+        let rules = Rules { network, egress, names, dialling: Semaphore::new(MAX_DIALLING) };
         let mut listen = vec![SocketAddrV4::new(OWN, PROXY)];
         listen.extend(PORTS.map(|port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)));
         for (host, port) in hosts.iter().filter_map(|host| with_port(host)) {
@@ -141,7 +141,7 @@ impl Rules {
             std::net::UdpSocket::from(doors.pop().ok_or_else(|| io::Error::other("the machine does not listen"))?);
         names.set_nonblocking(true)?;
         gate.0.push(spawn("sandbox names", Arc::clone(&rules).answer(UdpSocket::from_std(names)?)).abort_handle());
-        let places = Arc::new(Semaphore::new(MOST_STREAMS));
+        let places = Arc::new(Semaphore::new(MAX_STREAMS));
         for (index, door) in doors.into_iter().enumerate() {
             let door = std::net::TcpListener::from(door);
             door.set_nonblocking(true)?;
@@ -209,7 +209,7 @@ impl Rules {
         if let Some(known) = names.by.get(&name) {
             return Some(*known);
         }
-        let next = u32::try_from(names.of.len()).ok().filter(|count| *count < MOST_NAMES)?;
+        let next = u32::try_from(names.of.len()).ok().filter(|count| *count < MAX_NAMES)?;
         let address = Ipv4Addr::from(u32::from(OWN) + 1 + next);
         names.of.insert(address, name.clone());
         names.by.insert(name, address);
@@ -254,7 +254,7 @@ impl Rules {
         }
         let mut head = Vec::with_capacity(2048);
         let reading = async {
-            while head.len() < MOST_HEAD && stream.read_buf(&mut head).await? > 0 {
+            while head.len() < MAX_HEAD && stream.read_buf(&mut head).await? > 0 {
                 match server_of(&head)? {
                     Head::Partial => {}
                     known => return Ok(known),
@@ -280,7 +280,7 @@ impl Rules {
     async fn proxy(&self, mut stream: TcpStream) -> io::Result<()> {
         let mut head = Vec::with_capacity(2048);
         let reading = async {
-            while head.len() < MOST_HEAD && stream.read_buf(&mut head).await? > 0 {
+            while head.len() < MAX_HEAD && stream.read_buf(&mut head).await? > 0 {
                 if let Some(request) = ProxyRequest::read(&head)? {
                     return Ok(request);
                 }
@@ -309,7 +309,7 @@ impl Rules {
     /// Answers questions for names.
     async fn answer(self: Arc<Self>, socket: UdpSocket) {
         let socket = Arc::new(socket);
-        let places = Arc::new(Semaphore::new(MOST_STREAMS));
+        let places = Arc::new(Semaphore::new(MAX_STREAMS));
         let mut questions = tokio::task::JoinSet::new();
         let mut question = [0; 1500];
         loop {
@@ -413,7 +413,7 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
     if !text.first().is_some_and(u8::is_ascii_alphabetic) {
         return Ok(if text.is_empty() { Head::Partial } else { Head::Other });
     }
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(text) {
         Ok(httparse::Status::Partial) => Ok(Head::Partial),
@@ -502,7 +502,7 @@ impl ProxyRequest {
     /// `None` = it is not all there yet.
     fn read(head: &[u8]) -> io::Result<Option<Self>> {
         let wrong = || io::Error::other("this is no request to a proxy");
-        let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         let httparse::Status::Complete(length) = request.parse(head).map_err(io::Error::other)? else {
             return Ok(None);
@@ -560,7 +560,7 @@ async fn line_is_empty(from: &mut (impl AsyncBufRead + Unpin)) -> io::Result<boo
 /// A line without its end; an error where it ends otherwise.
 async fn line(from: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
-    from.take(MOST_LINE).read_until(b'\n', &mut line).await?;
+    from.take(MAX_LINE).read_until(b'\n', &mut line).await?;
     match line.strip_suffix(b"\r\n") {
         Some(line) => Ok(line.to_vec()),
         None => Err(io::Error::other("a line does not end as it must")),

@@ -35,7 +35,7 @@ pub(crate) use counters::{Counter, clear, counted, counters, spent};
 pub use counters::{RESERVE, SETTLE, refusals, settle_in};
 
 /// Tenants whose rules are remembered at once.
-const MOST_REMEMBERED: u64 = 100_000;
+const MAX_REMEMBERED: u64 = 100_000;
 /// An estimate is the mean of so many calls.
 const CALLS: usize = 20;
 /// What a first call is expected to take.
@@ -110,11 +110,11 @@ impl Quotas {
         let inner = Inner {
             db: db.clone(),
             model,
-            standings: InvalidatedCache::new(bus, TENANT, Capacity::Entries(MOST_REMEMBERED)),
+            standings: InvalidatedCache::new(bus, TENANT, Capacity::Entries(MAX_REMEMBERED)),
             unlimited: Arc::default(),
             reserving: GroupWriter::new(db, TOGETHER, |conn, items| reserve(conn, items).boxed()),
             settling: GroupWriter::new(db, TOGETHER, |conn, items| settle_all(conn, items).boxed()),
-            calls: Cache::new(MOST_REMEMBERED),
+            calls: Cache::new(MAX_REMEMBERED),
         };
         Self { inner: Arc::new(inner) }
     }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value, json};
 use utoipa::ToSchema;
 
-const MOST_RULES: usize = 50;
-const LONGEST_WINDOW: i32 = 366;
+const MAX_RULES: usize = 50;
+const MAX_WINDOW: i32 = 366;
 /// More than that is no limit: it still fits into the counters.
 const MOST: f64 = 9e18;
 
@@ -141,11 +141,11 @@ impl Rule {
 
 /// Rules that fit together, each with an id.
 pub(crate) fn check_rules(checks: &mut Checks, rules: &mut [Rule]) {
-    checks.count("rules", rules.len(), MOST_RULES);
+    checks.count("rules", rules.len(), MAX_RULES);
     for i in 0..rules.len() {
         let path = |field: &str| format!("rules[{i}].{field}");
         let rule = &rules[i];
-        checks.range(&path("windowEvery"), rule.window_every, &(1..=LONGEST_WINDOW));
+        checks.range(&path("windowEvery"), rule.window_every, &(1..=MAX_WINDOW));
         if !rule.limit.as_f64().is_some_and(|limit| limit > 0.0 && limit <= 1e15) {
             checks.issue(&path("limit"), "range", format!("{} must be above 0 and at most 1e15", path("limit")));
         }

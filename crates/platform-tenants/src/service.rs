@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Tenants that are remembered as seen.
-const MOST_REMEMBERED: u64 = 100_000;
+const MAX_REMEMBERED: u64 = 100_000;
 /// `lastSeenAt` is written at most this often.
 const SEEN_MS: i64 = 60_000;
 
@@ -44,7 +44,7 @@ impl Seen {
 impl PgTenantService {
     /// Tells the quotas, and other processes over the bus, when rules change.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, quotas: Arc<Quotas>) -> Self {
-        let seen = InvalidatedCache::new(bus, TENANT, Capacity::Entries(MOST_REMEMBERED));
+        let seen = InvalidatedCache::new(bus, TENANT, Capacity::Entries(MAX_REMEMBERED));
         Self { db: db.clone(), clock, quotas, seen }
     }
 }

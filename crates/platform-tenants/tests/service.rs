@@ -12,14 +12,14 @@ use platform_tenants::{
 use platform_testing::{TestDb, eventually, full_caller};
 use serde_json::{from_value, json};
 
-struct House {
+struct Fixture {
     tenants: PgTenantService,
     quotas: Arc<Quotas>,
     caller: Caller,
 }
 
 /// A tenant of the account may take 1,000 tokens in a window that ends in no test.
-async fn house(db: &Db) -> House {
+async fn fixture(db: &Db) -> Fixture {
     let bus = Bus::local();
     let models = Models::start(ModelsConfig::default()).await.expect("models");
     let quotas = Arc::new(Quotas::new(db, &bus, models as Arc<dyn Model>));
@@ -29,7 +29,7 @@ async fn house(db: &Db) -> House {
     let rules = vec![from_value(rule).expect("a rule")];
     let tier = NewTier { tier_id: "usual".into(), name: "Usual".into(), rules, is_default: true, ..NewTier::default() };
     tenants.create_tier(&caller.account, tier, None).await.expect("made");
-    House { tenants, quotas, caller }
+    Fixture { tenants, quotas, caller }
 }
 
 fn tokens(number: i32) -> NewUsage {
@@ -44,14 +44,14 @@ fn payer(account: &AccountId, tenant: &str) -> Payer {
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_that_races_is_taken_up_to_the_limit_and_begins_anew_after_a_reset() {
     let db = TestDb::new().await.connect();
-    let house = Arc::new(house(&db).await);
+    let fixture = Arc::new(fixture(&db).await);
     let new = NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
-    house.tenants.create(&house.caller, new, None).await.expect("made");
+    fixture.tenants.create(&fixture.caller, new, None).await.expect("made");
     let adding = (0..64).map(|_| {
-        let house = Arc::clone(&house);
+        let fixture = Arc::clone(&fixture);
         async move {
             loop {
-                match house.tenants.add_usage(&house.caller, &Id::named("acme"), None, tokens(30), None).await {
+                match fixture.tenants.add_usage(&fixture.caller, &Id::named("acme"), None, tokens(30), None).await {
                     // A machine that is busy with something else has no connection free in time, and asks for another try.
                     Err(error) if error.code() == Code::SERVICE_UNAVAILABLE => {}
                     other => return other,
@@ -63,33 +63,33 @@ async fn usage_that_races_is_taken_up_to_the_limit_and_begins_anew_after_a_reset
     let refused: Vec<_> = added.iter().filter_map(|added| added.as_ref().err()).collect();
     assert_eq!(added.len() - refused.len(), 34, "the one that fills the window is whole");
     assert!(refused.iter().all(|error| error.code().as_str() == "TENANT_LIMIT_EXCEEDED"));
-    let account = &house.caller.account;
-    let usage = house.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
+    let account = &fixture.caller.account;
+    let usage = fixture.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
     assert_eq!(json!(usage)["usage"][0]["current"], 1020);
 
     // The model is not called for one that has spent what it may, and for others it is.
-    let spent = house.quotas.spent(&payer(account, "acme")).await.expect("known").expect("a refusal");
+    let spent = fixture.quotas.spent(&payer(account, "acme")).await.expect("known").expect("a refusal");
     assert_eq!(spent.current, json!(1020));
-    assert!(house.quotas.spent(&payer(account, "other")).await.expect("known").is_none());
-    house.tenants.reset(&house.caller, &Id::named("acme"), None, Reset::default(), None).await.expect("reset");
-    assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_none());
+    assert!(fixture.quotas.spent(&payer(account, "other")).await.expect("known").is_none());
+    fixture.tenants.reset(&fixture.caller, &Id::named("acme"), None, Reset::default(), None).await.expect("reset");
+    assert!(fixture.quotas.spent(&payer(account, "acme")).await.expect("known").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn model_calls_that_race_are_made_as_far_as_they_fit_and_those_that_fail_take_nothing() {
     let db = TestDb::new().await.connect();
-    let house = house(&db).await;
+    let fixture = fixture(&db).await;
     let new = NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
-    house.tenants.create(&house.caller, new, None).await.expect("made");
-    let account = &house.caller.account;
-    let model = house.quotas.model(&payer(account, "acme"), None);
+    fixture.tenants.create(&fixture.caller, new, None).await.expect("made");
+    let account = &fixture.caller.account;
+    let model = fixture.quotas.model(&payer(account, "acme"), None);
     let call = async |text: &str| {
         let spec = model.catalog().choose(None, None).expect("the demo model");
         let prompt = Prompt { messages: vec![Message::user(text)], ..Prompt::new(spec) };
         model.answer(&prompt, &mut |_| {}).await
     };
     let current = async || {
-        let usage = house.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
+        let usage = fixture.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
         json!(usage)["usage"][0]["current"].clone()
     };
     // What is reserved for a first call is more than the limit: it must not stay so.
@@ -111,19 +111,19 @@ async fn what_a_call_took_is_counted_once_also_when_it_is_settled_again_or_the_d
     const HUNDRED: &str = "/usage {\"inputTokens\": 90, \"outputTokens\": 10}\n/say yes";
     let test = TestDb::new().await;
     let db = test.connect();
-    let house = house(&db).await;
+    let fixture = fixture(&db).await;
     let new = NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
-    house.tenants.create(&house.caller, new, None).await.expect("made");
-    let account = &house.caller.account;
+    fixture.tenants.create(&fixture.caller, new, None).await.expect("made");
+    let account = &fixture.caller.account;
     let call = async |ledger: Option<Arc<UsageLedger>>| {
-        let model = house.quotas.model(&payer(account, "acme"), ledger);
+        let model = fixture.quotas.model(&payer(account, "acme"), ledger);
         let spec = model.catalog().choose(None, None).expect("the demo model");
         let prompt = Prompt { messages: vec![Message::user(HUNDRED)], ..Prompt::new(spec) };
         model.answer(&prompt, &mut |_| {}).await.expect("answered");
         model
     };
     let current = async || {
-        let usage = house.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
+        let usage = fixture.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
         json!(usage)["usage"][0]["current"].as_i64().expect("a number")
     };
     // Of the first commit only the answer is lost.
@@ -146,18 +146,18 @@ async fn what_a_call_took_is_counted_once_also_when_it_is_settled_again_or_the_d
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_is_its_accounts_alone_and_is_given_no_fresh_quota_by_being_deleted() {
     let db = TestDb::new().await.connect();
-    let (house, other) = (house(&db).await, house(&db).await);
+    let (fixture, other) = (fixture(&db).await, fixture(&db).await);
     let new = || NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
-    let account = &house.caller.account;
-    house.tenants.create(&house.caller, new(), None).await.expect("made");
-    let again = house.tenants.create(&house.caller, new(), None).await.expect_err("taken");
+    let account = &fixture.caller.account;
+    fixture.tenants.create(&fixture.caller, new(), None).await.expect("made");
+    let again = fixture.tenants.create(&fixture.caller, new(), None).await.expect_err("taken");
     assert_eq!(again.code().as_str(), "IDENTIFIER_TAKEN");
-    house.tenants.add_usage(&house.caller, &Id::named("acme"), None, tokens(1000), None).await.expect("added");
+    fixture.tenants.add_usage(&fixture.caller, &Id::named("acme"), None, tokens(1000), None).await.expect("added");
     let strange = other.tenants.get(&other.caller.account, &Id::named("acme")).await.expect_err("another account's");
     assert_eq!(strange.code().as_str(), "TENANT_NOT_FOUND");
     assert!(other.quotas.spent(&payer(&other.caller.account, "acme")).await.expect("known").is_none());
 
-    house.tenants.delete(account, &Id::named("acme")).await.expect("deleted");
-    house.tenants.create(&house.caller, new(), None).await.expect("made again");
-    assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_some());
+    fixture.tenants.delete(account, &Id::named("acme")).await.expect("deleted");
+    fixture.tenants.create(&fixture.caller, new(), None).await.expect("made again");
+    assert!(fixture.quotas.spent(&payer(account, "acme")).await.expect("known").is_some());
 }

@@ -35,7 +35,7 @@ pub const TOOL_FIELDS: [&str; 18] = [
 ];
 const TEMPLATE_BYTES: usize = 65_536;
 /// Bytes of memory that the parameters of all tools of a server take.
-pub(crate) const MOST_MEMORY: usize = 10 << 20;
+pub(crate) const MAX_MEMORY: usize = 10 << 20;
 
 /// A tool of a server, and the request that calls it (contract 04 §2).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -348,7 +348,7 @@ pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Optio
     for (i, tool) in tools.iter_mut().enumerate() {
         tool.check(&mut checks, &format!("toolDefinitions[{i}]"), server);
     }
-    if tools.iter().map(ToolDefinition::heap_bytes).sum::<usize>() > MOST_MEMORY {
+    if tools.iter().map(ToolDefinition::heap_bytes).sum::<usize>() > MAX_MEMORY {
         let message = "the parameters of all tools together have too many parts; make two servers of it";
         checks.issue("toolDefinitions", "length", message);
     }

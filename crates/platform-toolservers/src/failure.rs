@@ -4,8 +4,8 @@ use platform_runtime::ToolResult;
 use serde_json::{Map, Value};
 
 /// Of an answer that is no success so much is shown, in bytes (contract 04 §7).
-const MOST_BODY: usize = 4096;
-const MOST_MESSAGE: usize = 2048;
+const MAX_BODY: usize = 4096;
+const MAX_MESSAGE: usize = 2048;
 
 /// Why a call gave no result, in the terms of contract 04 §7.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,7 @@ impl Failure {
     pub fn fit(self) -> Self {
         let text = |text: String| {
             let text = text.replace('\0', "\u{fffd}");
-            text[..text.floor_char_boundary(MOST_MESSAGE)].to_owned()
+            text[..text.floor_char_boundary(MAX_MESSAGE)].to_owned()
         };
         Self {
             message: self.message.map(text),
@@ -81,8 +81,8 @@ fn short(body: Value) -> Value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    if text.len() <= MOST_BODY {
+    if text.len() <= MAX_BODY {
         return body;
     }
-    text[..text.floor_char_boundary(MOST_BODY)].into()
+    text[..text.floor_char_boundary(MAX_BODY)].into()
 }

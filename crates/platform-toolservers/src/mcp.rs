@@ -35,7 +35,7 @@ use tokio::{
 
 use crate::{
     apps::Connections,
-    definition::{FunctionDefinition, HttpMethod, MOST_MEMORY, ToolDefinition},
+    definition::{FunctionDefinition, HttpMethod, MAX_MEMORY, ToolDefinition},
     failure::Failure,
     gateway::McpOutcome,
     mcp_http::McpHttp,
@@ -46,10 +46,10 @@ use crate::{
 
 const CONNECT: Duration = Duration::from_secs(20);
 /// A list of tools: others wait for its place.
-const LONGEST_LIST: Duration = Duration::from_secs(30);
+const MAX_LIST_TIME: Duration = Duration::from_secs(30);
 /// A connection that nobody uses is closed after this.
 const IDLE: Duration = Duration::from_mins(5);
-const MOST_CONNECTIONS: u64 = 1000;
+const MAX_CONNECTIONS: u64 = 1000;
 /// A server that ends a subscription is subscribed to again after the first of these; one that ends each of them, and
 /// tells nothing, ever more seldom.
 const BETWEEN_SUBSCRIPTIONS: (Duration, Duration) = (Duration::from_mins(1), Duration::from_mins(10));
@@ -57,9 +57,9 @@ const BETWEEN_SUBSCRIPTIONS: (Duration, Duration) = (Duration::from_mins(1), Dur
 /// What is longer is read and masked beside the threads that serve others, in bytes.
 const SHORT: usize = 16 << 10;
 /// All tools of a server together, in bytes.
-const MOST_LIST: usize = 1 << 20;
+const MAX_LIST_BYTES: usize = 1 << 20;
 /// A larger tool would fill every prompt, in bytes.
-const MOST_TOOL: usize = 65_536;
+const MAX_TOOL: usize = 65_536;
 
 /// The server whose tools may have changed.
 pub(crate) type Changed = (AccountId, String);
@@ -149,7 +149,7 @@ impl Connection {
             bytes += page.tools.iter().map(size).sum::<usize>();
             tools.extend(page.tools);
             cursor = page.next_cursor;
-            let full = (most > 0 && tools.len() >= most) || bytes > MOST_LIST;
+            let full = (most > 0 && tools.len() >= most) || bytes > MAX_LIST_BYTES;
             if cursor.is_none() || full {
                 return Ok(tools);
             }
@@ -191,7 +191,7 @@ impl ClientHandler for Client {
 impl McpClients {
     pub fn new(egress: Egress, tokens: Arc<Tokens>, apps: Arc<dyn Connections>, changed: Arc<ChangedServers>) -> Self {
         let clients =
-            Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE).support_invalidation_closures().build();
+            Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE).support_invalidation_closures().build();
         Self { egress, tokens, apps, clients, changed }
     }
 
@@ -204,20 +204,20 @@ impl McpClients {
     ) -> Result<Vec<ToolDefinition>, Failure> {
         let listed =
             Box::pin(self.attempt(server, with, true, move |connection| async move { connection.list(most).await }));
-        let longest = LONGEST_LIST.min(Duration::from_millis(server.settings.timeout_ms.into()));
+        let longest = MAX_LIST_TIME.min(Duration::from_millis(server.settings.timeout_ms.into()));
         let ((tools, connection), _place) = self.placed(server, with, longest, listed).await?;
         let count = if most > 0 { most } else { tools.len() };
         let mut bytes = 0;
         let fits = |tool: &rmcp::model::Tool| {
             bytes += size(tool);
-            bytes <= MOST_LIST
+            bytes <= MAX_LIST_BYTES
         };
         let mut names = HashSet::new();
         let mut can_be_called = |tool: &rmcp::model::Tool| {
-            !tool.name.is_empty() && size(tool) <= MOST_TOOL && names.insert(tool.name.to_string())
+            !tool.name.is_empty() && size(tool) <= MAX_TOOL && names.insert(tool.name.to_string())
         };
         let tools = tools.into_iter().filter(|tool| can_be_called(tool)).take(count).take_while(fits);
-        let mut left = MOST_MEMORY;
+        let mut left = MAX_MEMORY;
         let fits = |tool: &ToolDefinition| left.checked_sub(tool.heap_bytes()).map(|rest| left = rest).is_some();
         Ok(tools.map(|tool| definition(tool, &connection.redactor)).filter(fits).collect())
     }

@@ -31,15 +31,15 @@ type Error = StreamableHttpError<HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
 /// An answer or an event of a server that says nothing else.
-const MOST_BYTES: usize = 10 << 20;
+const MAX_BYTES: usize = 10 << 20;
 /// The events of one answer together.
-const MOST_STREAMED: usize = 2 * MOST_BYTES;
+const MAX_STREAMED: usize = 2 * MAX_BYTES;
 /// Memory that the values of an answer or event may take.
-const MOST_VALUES: usize = 32 << 20;
+const MAX_VALUES: usize = 32 << 20;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
 /// What is read of an answer that refuses.
-const MOST_REFUSAL: usize = 64 << 10;
+const MAX_REFUSAL: usize = 64 << 10;
 
 /// A client of one MCP server.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl StreamableHttpClient for McpHttp {
         token: Option<String>,
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Error> {
-        self.post_message_with_max_sse_event_size(uri, message, session, token, headers, MOST_BYTES).await
+        self.post_message_with_max_sse_event_size(uri, message, session, token, headers, MAX_BYTES).await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -98,12 +98,12 @@ impl StreamableHttpClient for McpHttp {
         let is = |expected| kind.as_ref().is_some_and(|kind| kind.starts_with(expected));
         if is(EVENT_STREAM_MIME_TYPE) {
             let listener = UpdateListener::of(&message);
-            let mut left = MOST_STREAMED;
+            let mut left = MAX_STREAMED;
             let bytes = bounded(answer.bytes_stream(), most).map(move |chunk| {
                 let chunk = chunk?;
                 left = left
                     .checked_sub(chunk.len())
-                    .ok_or_else(|| io::Error::other(format!("an answer has more than {MOST_STREAMED} bytes")))?;
+                    .ok_or_else(|| io::Error::other(format!("an answer has more than {MAX_STREAMED} bytes")))?;
                 Ok::<_, io::Error>(chunk)
             });
             let events = SseStream::from_bytes_stream(bytes).map(checked);
@@ -162,7 +162,7 @@ impl StreamableHttpClient for McpHttp {
         token: Option<String>,
         headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
-        self.get_stream_with_max_sse_event_size(uri, session, last_event, token, headers, MOST_BYTES).await
+        self.get_stream_with_max_sse_event_size(uri, session, last_event, token, headers, MAX_BYTES).await
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -188,7 +188,7 @@ async fn refused(
     let (status, retry_after) = (answer.status(), text(&answer, RETRY_AFTER.as_str()));
     let is_json = text(&answer, CONTENT_TYPE.as_str()).is_some_and(|kind| kind.starts_with(JSON_MIME_TYPE));
     let is_for_credentials = matches!(status.as_u16(), 401 | 403);
-    let body = whole(answer, MOST_REFUSAL).await.unwrap_or_default();
+    let body = whole(answer, MAX_REFUSAL).await.unwrap_or_default();
     let shown = String::from_utf8_lossy(&body);
     let told = match parse::<ServerJsonRpcMessage>(&body) {
         Ok(JsonRpcMessage::Error(error)) => Some(error),
@@ -280,5 +280,5 @@ fn checked(event: Result<Sse, SseError>) -> Result<Sse, SseError> {
 }
 
 fn check_values(json: &[u8]) -> Result<(), &'static str> {
-    if memory_of(json) > MOST_VALUES { Err("it holds too many values") } else { Ok(()) }
+    if memory_of(json) > MAX_VALUES { Err("it holds too many values") } else { Ok(()) }
 }

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 /// Larger parameters of a notification are not handed on, in bytes.
 const MOST: usize = 65_536;
 /// Of one call so many bytes are handed on, as an answer has at most.
-const MOST_OF_A_CALL: usize = 10 << 20;
+const MAX_OF_A_CALL: usize = 10 << 20;
 const LOG: &str = "notifications/message";
 
 /// What an upstream tells of a call: the parameters of a notification.
@@ -59,7 +59,7 @@ impl UpdateListener {
 
     fn tell(&self, params: Value, update: impl FnOnce(Value) -> McpUpdate) {
         let bytes = params.to_string().len();
-        if bytes <= MOST && self.heard.fetch_add(bytes, Ordering::Relaxed) + bytes <= MOST_OF_A_CALL {
+        if bytes <= MOST && self.heard.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_OF_A_CALL {
             // Who reads slowly misses some.
             let _ = self.updates.try_send(update(self.redactor.value(params)));
         }

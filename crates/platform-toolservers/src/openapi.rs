@@ -16,15 +16,15 @@ use crate::request::URL_ENCODED;
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 const OTHER_METHODS: [&str; 3] = ["head", "options", "trace"];
-const MOST_DESCRIPTION: usize = 4000;
+const MAX_DESCRIPTION: usize = 4000;
 /// References are followed so deep; what lies deeper may be anything.
 const DEEPEST: usize = 12;
 /// A schema larger than this is cut short: every model call carries it.
-const MOST_SCHEMA: usize = 32_768;
-const MOST_NODES: usize = 4096;
+const MAX_SCHEMA: usize = 32_768;
+const MAX_NODES: usize = 4096;
 /// Text of a description, and JSON of all tools made of it, in bytes.
-const MOST_SPEC: usize = 4 << 20;
-const MOST_RESOLVED: usize = 16 << 20;
+const MAX_SPEC: usize = 4 << 20;
+const MAX_RESOLVED: usize = 16 << 20;
 
 /// What an import gives.
 #[derive(Serialize, Deserialize)]
@@ -55,15 +55,15 @@ type Wrong = (String, String, String);
 
 const WORK: &str = "openapi";
 /// Brackets of YAML within each other.
-const MOST_NESTED: usize = 1000;
+const MAX_NESTED: usize = 1000;
 
 /// What a child process does with descriptions.
 pub(crate) const WORKS: [Work; 1] = [Work { name: WORK, run: work, cpu: Duration::from_secs(10), memory: 256 << 20 }];
 
 /// Makes tools of a description, in a child process.
 pub(crate) async fn import(children: &ChildPool, account: &AccountId, given: &Import) -> Result<Imported> {
-    if given.spec.as_str().is_some_and(|text| text.len() > MOST_SPEC) {
-        return Err(invalid(format!("spec must have at most {MOST_SPEC} bytes")));
+    if given.spec.as_str().is_some_and(|text| text.len() > MAX_SPEC) {
+        return Err(invalid(format!("spec must have at most {MAX_SPEC} bytes")));
     }
     match children.ask::<Result<Imported, Wrong>>(account, WORK, given).await {
         Ok(Ok(imported)) => Ok(imported),
@@ -118,8 +118,8 @@ fn read(spec: Value) -> Result<Value> {
                 return Err(invalid(format!("spec uses the YAML alias *{name}: write out what it stands for")));
             }
             // Reading lists and objects within each other takes ever longer.
-            if deepest(&text) > MOST_NESTED {
-                return Err(invalid(format!("spec has more than {MOST_NESTED} lists and objects within each other")));
+            if deepest(&text) > MAX_NESTED {
+                return Err(invalid(format!("spec has more than {MAX_NESTED} lists and objects within each other")));
             }
             serde_yaml_ng::from_str::<Value>(&text)
                 .map_err(|error| invalid(format!("spec is neither JSON nor YAML: {error}")))
@@ -156,7 +156,7 @@ fn tools_of(
     let mut reader = Reader { spec, names: HashSet::new() };
     let (mut tools, mut skipped) = (Vec::new(), Vec::new());
     let mut found = HashSet::new();
-    let mut left = MOST_RESOLVED;
+    let mut left = MAX_RESOLVED;
     for (path, item) in spec["paths"].as_object().into_iter().flatten() {
         let item = reader.resolve(item);
         for (method, operation) in item.as_object().into_iter().flatten() {
@@ -171,7 +171,7 @@ fn tools_of(
             } else {
                 reader.tool(path, method, item, operation).and_then(|tool| {
                     left = left.checked_sub(tool.to_string().len()).ok_or_else(|| {
-                        format!("all tools of a description have at most {MOST_RESOLVED} bytes; use `include`")
+                        format!("all tools of a description have at most {MAX_RESOLVED} bytes; use `include`")
                     })?;
                     Ok(tool)
                 })
@@ -191,7 +191,7 @@ fn tools_of(
     let text = |name: &str| spec["info"][name].as_str().unwrap_or_default();
     Ok(Imported {
         title: text("title").chars().take(200).collect(),
-        description: text("description").chars().take(MOST_DESCRIPTION).collect(),
+        description: text("description").chars().take(MAX_DESCRIPTION).collect(),
         address: address.as_str().trim_end_matches('/').to_owned(),
         tools,
         skipped,
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
             (Some(summary), Some(more)) if more != summary => format!("{summary}\n\n{more}"),
             (summary, more) => summary.or(more).unwrap_or_default().to_owned(),
         };
-        let description: String = description.chars().take(MOST_DESCRIPTION).collect();
+        let description: String = description.chars().take(MAX_DESCRIPTION).collect();
         let endpoint = placeholders(path)
             .into_iter()
             .fold(path.to_owned(), |endpoint, name| endpoint.replace(&format!("{{{name}}}"), &format!("${{{name}}}")));
@@ -411,7 +411,7 @@ impl<'a> Reader<'a> {
         // The deepest that fits: a tool tells what its parameters are, not the whole description.
         let depths = [DEEPEST, 6, 4, 2, 1];
         let schemas = depths.into_iter().map(|depth| {
-            let mut left = Left { nodes: MOST_NODES, bytes: MOST_SCHEMA };
+            let mut left = Left { nodes: MAX_NODES, bytes: MAX_SCHEMA };
             let inlined = self.inlined(schema, &mut Vec::new(), depth, &mut left);
             (left.nodes > 0 && left.bytes > 0).then_some(inlined)
         });

@@ -26,7 +26,7 @@ use crate::{
 const STALE: Duration = Duration::from_mins(10);
 /// A server that did not answer is asked again after this when it is used, then after twice as long, and so on.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_mins(5);
+const MAX_WAIT: Duration = Duration::from_mins(5);
 const REFRESHES_AT_ONCE: usize = 8;
 const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
 /// One that is down is looked at so soon after it was read well, whatever it says of itself.
@@ -147,7 +147,7 @@ impl Pace {
     /// When a server is read that is to be read now; one that answered last and is down since is looked at without delay.
     fn due(&mut self, server: &Changed, is_down: bool, now: Instant) -> Instant {
         // Who is quiet is forgotten.
-        self.0.retain(|_, paced| paced.next + LONGEST_WAIT > now);
+        self.0.retain(|_, paced| paced.next + MAX_WAIT > now);
         let Some(paced) = self.0.get_mut(server) else { return now };
         let looks_from = paced.looks_from.take_if(|_| is_down);
         looks_from.unwrap_or(paced.next).max(now)
@@ -166,7 +166,7 @@ impl Pace {
             let looks_from = is_well.then_some(now + BEFORE_LOOK);
             Paced { next: now + BETWEEN_REFRESHES, looks_from, wait: Duration::ZERO }
         } else {
-            let wait = before.map_or(FIRST_WAIT, |wait| (2 * wait).clamp(FIRST_WAIT, LONGEST_WAIT));
+            let wait = before.map_or(FIRST_WAIT, |wait| (2 * wait).clamp(FIRST_WAIT, MAX_WAIT));
             Paced { next: now + wait, looks_from: None, wait }
         };
         self.0.insert(server.clone(), paced);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(pace.due(&away, true, now), now + BETWEEN_REFRESHES, "once");
         pace.read(&away, (false, false), now);
         assert_eq!(pace.due(&away, false, now), now + FIRST_WAIT, "whoever was well begins anew");
-        pace.due(&away, false, now + LONGEST_WAIT + Duration::from_mins(2));
+        pace.due(&away, false, now + MAX_WAIT + Duration::from_mins(2));
         assert!(pace.0.is_empty(), "who is quiet is forgotten");
     }
 }

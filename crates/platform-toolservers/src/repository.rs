@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Servers of an account that are offered as groups.
-const MOST_GROUPS: i64 = 1000;
+const MAX_GROUPS: i64 = 1000;
 
 #[derive(Queryable, Selectable, Insertable)]
 #[diesel(table_name = tool_servers)]
@@ -309,7 +309,7 @@ pub(crate) async fn enabled(conn: &Conn, account: &AccountId, filter: &ToolServe
     Ok(listed(account, filter)
         .filter(tool_servers::enabled)
         .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
-        .limit(MOST_GROUPS)
+        .limit(MAX_GROUPS)
         .select(tool_servers::id)
         .load(&mut conn)
         .await?)

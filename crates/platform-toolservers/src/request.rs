@@ -16,8 +16,8 @@ use crate::{
 pub(crate) const URL_ENCODED: &str = "application/x-www-form-urlencoded";
 
 /// Parts and bytes of one form.
-const MOST_PARTS: usize = 100;
-const MOST_FORM: usize = 26_214_400;
+const MAX_PARTS: usize = 100;
+const MAX_FORM: usize = 26_214_400;
 
 /// What stands in a path as it is (RFC 3986 §2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -119,8 +119,8 @@ pub(crate) async fn body(
         for value in &values {
             let part = part(&calling.http.egress.of(account), &name, value).await?;
             bytes += part.bytes.len();
-            if parts.len() >= MOST_PARTS || bytes > MOST_FORM {
-                let reason = format!("A form has at most {MOST_PARTS} parts and {MOST_FORM} bytes.");
+            if parts.len() >= MAX_PARTS || bytes > MAX_FORM {
+                let reason = format!("A form has at most {MAX_PARTS} parts and {MAX_FORM} bytes.");
                 return Err(Failure::arguments(vec![reason]));
             }
             parts.push(part);

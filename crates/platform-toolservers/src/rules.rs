@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// Tools that went away and are remembered.
-const MOST_GUARDED: usize = 1000;
-const LONGEST_IDENTIFIER: usize = 24;
+const MAX_GUARDED: usize = 1000;
+const MAX_IDENTIFIER: usize = 24;
 
 /// `type` says the same as `mcpType`, which wins where a server is changed; `null` within a tool is what was not given.
 pub(crate) fn aliased(mut patch: Object, was_mcp: bool) -> Result<Object> {
@@ -108,7 +108,7 @@ fn guard(row: &mut ServerRow, tools: &mut [ToolDefinition], before: &[ToolDefini
     row.guarded.retain(|name| !is_in(tools, name));
     let gone = before.iter().filter(|tool| tool.requires_approval && !is_in(tools, &tool.function.name));
     row.guarded.extend(gone.map(|tool| tool.function.name.clone()));
-    row.guarded.truncate(MOST_GUARDED);
+    row.guarded.truncate(MAX_GUARDED);
 }
 
 /// Whether a server only wants the credentials of each caller.
@@ -126,7 +126,7 @@ pub fn slug(name: &str) -> String {
             _ => {}
         }
     }
-    let slug: String = slug.chars().take(LONGEST_IDENTIFIER).collect();
+    let slug: String = slug.chars().take(MAX_IDENTIFIER).collect();
     let slug = slug.trim_end_matches('-');
     if is_identifier(slug) { slug.to_owned() } else { "server".to_owned() }
 }
@@ -137,7 +137,7 @@ pub fn numbered(slug: &str, n: i64) -> String {
         return slug.to_owned();
     }
     let number = format!("-{n}");
-    let room = LONGEST_IDENTIFIER - number.len();
+    let room = MAX_IDENTIFIER - number.len();
     format!("{}{number}", &slug[..slug.len().min(room)])
 }
 

@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// CPU time of one expression. Between steps of the language the engine looks at it by itself.
-const MOST_TIME: Duration = Duration::from_millis(50);
+const MAX_TIME: Duration = Duration::from_millis(50);
 /// What starting the engine and reading the input may take beside it.
 const AROUND: Duration = Duration::from_millis(50);
-const MOST_MEMORY: usize = 16 << 20;
-const MOST_STACK: usize = 256 << 10;
-const MOST_RESULT: usize = 1 << 20;
+const MAX_MEMORY: usize = 16 << 20;
+const MAX_STACK: usize = 256 << 10;
+const MAX_RESULT: usize = 1 << 20;
 /// What is there beside the language.
 type Intrinsics = (Date, Eval, RegExpCompiler, RegExp, Json, MapSet, Promise);
 /// No code out of text: what is run is what was read.
@@ -36,7 +36,7 @@ const CHECK: &str = "expressions";
 
 /// What a child process does with expressions.
 pub(crate) const WORKS: [Work; 2] = [
-    Work { name: EVALUATE, run: evaluate_work, cpu: MOST_TIME.saturating_add(AROUND), memory: 64 << 20 },
+    Work { name: EVALUATE, run: evaluate_work, cpu: MAX_TIME.saturating_add(AROUND), memory: 64 << 20 },
     Work { name: CHECK, run: check_work, cpu: Duration::from_secs(2), memory: 64 << 20 },
 ];
 
@@ -89,7 +89,7 @@ pub(crate) async fn check(
 }
 
 fn too_long() -> String {
-    format!("the expression takes more than {} ms", MOST_TIME.as_millis())
+    format!("the expression takes more than {} ms", MAX_TIME.as_millis())
 }
 
 fn evaluate_work(input: &[u8]) -> Vec<u8> {
@@ -109,11 +109,11 @@ pub(crate) fn parse(expression: &str) -> Result<(), String> {
 
 fn run<T>(work: impl FnOnce(Ctx<'_>) -> Result<T, String>) -> Result<T, String> {
     let runtime = Runtime::new().map_err(|error| error.to_string())?;
-    runtime.set_memory_limit(MOST_MEMORY);
-    runtime.set_max_stack_size(MOST_STACK);
+    runtime.set_memory_limit(MAX_MEMORY);
+    runtime.set_max_stack_size(MAX_STACK);
     let context = Context::custom::<Intrinsics>(&runtime).map_err(|error| error.to_string())?;
     context.with(|context| context.eval::<(), _>(PRELUDE).catch(&context).map_err(reason))?;
-    let until = cpu_time() + MOST_TIME;
+    let until = cpu_time() + MAX_TIME;
     let late = Rc::new(Cell::new(false));
     let over = Rc::clone(&late);
     runtime.set_interrupt_handler(Some(Box::new(move || {
@@ -149,8 +149,8 @@ fn apply(context: &Ctx<'_>, variable: &str, expression: &str, input: String) -> 
     let text = context.json_stringify(result).catch(context).map_err(reason)?;
     let Some(text) = text else { return Ok(Value::Null) };
     let text = text.to_string().catch(context).map_err(reason)?;
-    if text.len() > MOST_RESULT {
-        return Err(format!("the result has more than {MOST_RESULT} bytes"));
+    if text.len() > MAX_RESULT {
+        return Err(format!("the result has more than {MAX_RESULT} bytes"));
     }
     serde_json::from_str(&text).map_err(|error| error.to_string())
 }

@@ -26,7 +26,7 @@ use crate::{
 /// What a tool takes beside what is written into it.
 const TOOL_BYTES: usize = 1024;
 /// So many broken rules are told.
-const MOST_ISSUES: usize = 10;
+const MAX_ISSUES: usize = 10;
 
 /// A tool server as calls need it: secrets open.
 pub(crate) struct Server {
@@ -99,7 +99,7 @@ impl Server {
         let Some(schema) = self.schemas.get(&tool.function.name) else { return Ok(()) };
         let schema = schema.get_or_init(|| Schema::new(tool.argument_schema()));
         let arguments = Value::Object(arguments.clone());
-        let issues = schema.problems(children, &self.account, &arguments, MOST_ISSUES).await;
+        let issues = schema.problems(children, &self.account, &arguments, MAX_ISSUES).await;
         if issues.is_empty() { Ok(()) } else { Err(Failure::arguments(issues)) }
     }
 

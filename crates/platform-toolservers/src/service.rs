@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, Referrers, Resources, users_in};
 use platform_core::{
-    AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
+    AccountId, Clock, Code, Error, FieldLimits, Id, MAX_LISTED, Object, Page, Precondition, Result, Timestamp,
     check_types, overlay, run_blocking, spawn,
 };
 use platform_db::{Bus, Capacity, Db, Idempotency, InvalidatedCache};
@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Bytes of the servers that are remembered at once.
-const MOST_REMEMBERED: u64 = 96 << 20;
+const MAX_REMEMBERED: u64 = 96 << 20;
 /// Identifiers that are tried when the one made of the name is taken.
 const TRIES: i64 = 60;
 /// So many names are tried one after the other before it is asked which is free.
@@ -181,7 +181,7 @@ impl PgToolServerService {
         let tokens = Arc::new(Tokens::new(&db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
         let mcp = McpClients::new(egress.clone(), Arc::clone(&tokens), Arc::clone(&connections), Arc::clone(&changed));
         let service = Arc::new(Self {
-            known: InvalidatedCache::by_id(&bus, TOOL_SERVER.name(), Capacity::Bytes(MOST_REMEMBERED, Server::bytes)),
+            known: InvalidatedCache::by_id(&bus, TOOL_SERVER.name(), Capacity::Bytes(MAX_REMEMBERED, Server::bytes)),
             db,
             bus,
             clock,
@@ -701,7 +701,7 @@ impl ToolServerService for PgToolServerService {
             let Some(server) = self.find(account, &id).await? else { continue };
             let group = group_of(&server);
             bytes += serde_json::to_string(&group).map_or(0, |json| json.len());
-            if bytes > MOST_LISTED {
+            if bytes > MAX_LISTED {
                 return Ok((groups, total));
             }
             groups.push(ListedGroup { group, builtin: false });

@@ -30,7 +30,7 @@ const MARGIN_MS: i64 = 60_000;
 const DEFAULT_LIFE_MS: i64 = 600_000;
 /// How often a process looks whether another one has fetched the token.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-const MOST_KNOWN: u64 = 10_000;
+const MAX_KNOWN: u64 = 10_000;
 
 /// Fetches tokens and keeps them.
 pub(crate) struct Tokens {
@@ -53,7 +53,7 @@ struct Token {
 
 impl Tokens {
     pub fn new(db: &Db, vault: Arc<Vault>, egress: Egress, clock: Arc<dyn Clock>) -> Self {
-        Self { db: db.clone(), vault, egress, clock, known: Cache::new(MOST_KNOWN) }
+        Self { db: db.clone(), vault, egress, clock, known: Cache::new(MAX_KNOWN) }
     }
 
     /// An access token for a server; `stale`: one that was refused, so that another is wanted.

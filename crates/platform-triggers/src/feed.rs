@@ -8,9 +8,9 @@ use platform_core::{check_size, sha256_hex};
 use serde_json::{Value, json};
 
 /// Of one text of an item, in bytes.
-const MOST_TEXT: usize = 65_536;
+const MAX_TEXT: usize = 65_536;
 /// Elements of a feed: each is many times as large in memory.
-const MOST_ELEMENTS: usize = 100_000;
+const MAX_ELEMENTS: usize = 100_000;
 
 /// The items of a feed: `{items: [{id, title, link, …}]}`; `None` when it is none.
 pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
@@ -30,7 +30,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
 /// Whether all of a feed can be read.
 fn is_small(bytes: &[u8]) -> bool {
     match bytes.iter().find(|byte| matches!(byte, b'<' | b'{')) {
-        Some(b'<') => elements(bytes) <= MOST_ELEMENTS,
+        Some(b'<') => elements(bytes) <= MAX_ELEMENTS,
         _ => check_size(bytes).is_ok(),
     }
 }
@@ -54,7 +54,7 @@ fn elements(mut bytes: &[u8]) -> usize {
 }
 
 fn item(entry: Entry) -> Value {
-    let cut = |text: String| text[..text.floor_char_boundary(MOST_TEXT)].to_owned();
+    let cut = |text: String| text[..text.floor_char_boundary(MAX_TEXT)].to_owned();
     let link = entry.links.first().map(|link| link.href.clone());
     let title = entry.title.map(|title| title.content);
     let said = || {

@@ -34,7 +34,7 @@ use crate::{
 /// Over which bytes are counted.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 /// A longer id is known by its hash.
-const MOST_ID: usize = 256;
+const MAX_ID: usize = 256;
 
 /// Headers of a request, as far as apps sign with them.
 pub trait RequestHeaders {
@@ -58,7 +58,7 @@ impl NewEvent {
         payload: Value,
         received: Timestamp,
     ) -> Self {
-        let event = if event.is_empty() || event.len() > MOST_ID { sha256_hex(&event) } else { event };
+        let event = if event.is_empty() || event.len() > MAX_ID { sha256_hex(&event) } else { event };
         Self {
             account: trigger.row.account_id.clone(),
             trigger: trigger.row.id.clone(),

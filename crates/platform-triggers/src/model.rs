@@ -3,10 +3,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
-use crate::template::{MOST_TEMPLATE, unknown};
+use crate::template::{MAX_TEMPLATE, unknown};
 
 /// Of a filter or a config, in bytes.
-const MOST_JSON: usize = 16_384;
+const MAX_JSON: usize = 16_384;
 
 /// A trigger to make.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -149,7 +149,7 @@ impl TriggerPatch {
         for (path, template) in
             [("messageTemplate", &self.message_template), ("chatUidTemplate", &self.chat_uid_template)]
         {
-            checks.bytes(path, template.len(), MOST_TEMPLATE);
+            checks.bytes(path, template.len(), MAX_TEMPLATE);
             if let Some(name) = unknown(template) {
                 let shown: String = name.chars().take(64).collect();
                 let message = format!(
@@ -159,8 +159,8 @@ impl TriggerPatch {
             }
         }
         let size = |object: &Object| serde_json::to_string(object).map_or(0, |text| text.len());
-        checks.bytes("triggerConfig", size(&self.trigger_config), MOST_JSON);
-        checks.bytes("filter", self.filter.as_ref().map_or(0, size), MOST_JSON);
+        checks.bytes("triggerConfig", size(&self.trigger_config), MAX_JSON);
+        checks.bytes("filter", self.filter.as_ref().map_or(0, size), MAX_JSON);
     }
 }
 

@@ -24,11 +24,11 @@ pub(crate) const POLL: &str = "trigger-poll";
 /// Kind of the runs that wait for times; the subject is the trigger.
 pub(crate) const SCHEDULE: &str = "trigger-schedule";
 /// Elements of a list that become events at once; ids that are remembered, and elements of a list that are looked at.
-const MOST_ITEMS: usize = 500;
-const MOST_SEEN: usize = 2000;
+const MAX_ITEMS: usize = 500;
+const MAX_SEEN: usize = 2000;
 /// Pages of a list that are asked for at once, and bytes of them after which no more is.
-const MOST_PAGES: usize = 20;
-const MOST_BYTES: usize = 8 << 20;
+const MAX_PAGES: usize = 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// Asks apps what is new.
 pub struct PollWork(pub Arc<PgTriggers>);
@@ -106,10 +106,10 @@ impl PgTriggers {
         let (first, mut size) = self.page(account, row, &request, &values, &reader).await?;
         let (mut listed, mut next) = (first.items, first.next);
         let (seen, of_first_page) = (Seen::of(&cursor), listed.len());
-        for _ in 1..MOST_PAGES {
+        for _ in 1..MAX_PAGES {
             // Of what is newest first, the rest is older than what is known.
             let is_reached = poll.newest_first && listed.iter().any(|(id, _)| seen.knows(id));
-            if is_reached || listed.len() >= MOST_SEEN || size >= MOST_BYTES {
+            if is_reached || listed.len() >= MAX_SEEN || size >= MAX_BYTES {
                 break;
             }
             let (Some(page), Some(asked)) = (next.take(), &poll.next_page) else { break };
@@ -121,7 +121,7 @@ impl PgTriggers {
             listed.extend(more.items);
             (next, size) = (more.next, size + bytes);
         }
-        listed.truncate(MOST_SEEN);
+        listed.truncate(MAX_SEEN);
         let is_cut = next.is_some() || poll.next_page.is_none();
         let old_from = old_from(&cursor, &listed, &seen, poll.newest_first, of_first_page);
         let mut found = news(listed, &cursor, &seen, first.cursor, old_from);
@@ -235,7 +235,7 @@ impl PageReader {
             Some(parts.join(":")).filter(|id| !id.is_empty() && parts.len() == self.ids.len())
         };
         let list = at_path(body, &self.items).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let items = list.iter().take(MOST_SEEN).filter_map(|item| Some((id_of(item)?, item.clone()))).collect();
+        let items = list.iter().take(MAX_SEEN).filter_map(|item| Some((id_of(item)?, item.clone()))).collect();
         let place = |path: &Option<String>| {
             let value = at_path(body, path.as_deref()?).map(part)?;
             Some(value).filter(|place| !place.is_empty())
@@ -287,7 +287,7 @@ fn news(mut listed: Vec<(String, Value)>, cursor: &Value, seen: &Seen, next: Opt
     let is_new = |id: &str| !seen.knows(id) && !old.contains(id);
     // Lists begin with what is newest; what is too much for one poll is left for the next.
     let new = listed.iter().filter(|(id, _)| is_new(id)).count();
-    let mut left = if cursor.is_null() { 0 } else { new.saturating_sub(MOST_ITEMS) };
+    let mut left = if cursor.is_null() { 0 } else { new.saturating_sub(MAX_ITEMS) };
     let is_all = left == 0;
     listed.retain(|(id, _)| {
         let is_left = left > 0 && is_new(id);
@@ -296,7 +296,7 @@ fn news(mut listed: Vec<(String, Value)>, cursor: &Value, seen: &Seen, next: Opt
     });
     let current: HashSet<&str> = listed.iter().map(|(id, _)| id.as_str()).collect();
     let gone = seen.ids.iter().map(String::as_str).filter(|id| !current.contains(id));
-    let seen: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).chain(gone).take(MOST_SEEN).collect();
+    let seen: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).chain(gone).take(MAX_SEEN).collect();
     let next = next.filter(|_| is_all).map_or_else(|| cursor["cursor"].clone(), Value::from);
     let cursor = json!({"cursor": next, "seen": seen});
     let items = listed.into_iter().rev().filter(|(id, _)| is_new(id)).collect();
@@ -387,7 +387,7 @@ mod tests {
         let mut told: Vec<i64> = Vec::new();
         for newest in [1300, 1301, 1301, 1301] {
             let found = poll(newest, &cursor);
-            assert!(found.items.len() <= MOST_ITEMS);
+            assert!(found.items.len() <= MAX_ITEMS);
             told.extend(ids(&found));
             cursor = found.cursor;
         }

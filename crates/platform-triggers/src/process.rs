@@ -28,10 +28,10 @@ use crate::{
 /// Kind of the runs that carry events out; the subject is the delivery.
 pub(crate) const KIND: &str = "trigger-event";
 /// So many runs follow each other.
-const MOST_DEPTH: i16 = 5;
+const MAX_DEPTH: i16 = 5;
 /// So many errors one after the other pause a trigger, and so many minutes with too many events.
-const MOST_ERRORS: i32 = 20;
-const MOST_LIMITED: i32 = 3;
+const MAX_ERRORS: i32 = 20;
+const MAX_LIMITED: i32 = 3;
 
 /// Carries events out.
 pub struct ProcessWork(pub Arc<PgTriggers>);
@@ -135,8 +135,8 @@ impl PgTriggers {
         payload: &Arc<Value>,
     ) -> Result<Option<Ended>> {
         let ended = |outcome| Some(Ended { outcome, thread: None, chat: None, error: None });
-        if event.depth >= MOST_DEPTH {
-            let message = format!("{MOST_DEPTH} runs followed each other already: the trigger answers to itself.");
+        if event.depth >= MAX_DEPTH {
+            let message = format!("{MAX_DEPTH} runs followed each other already: the trigger answers to itself.");
             let error = Some(DeliveryError { code: "LOOP".to_owned(), message });
             return Ok(Some(Ended { outcome: DeliveryOutcome::Error, thread: None, chat: None, error }));
         }
@@ -161,7 +161,7 @@ impl PgTriggers {
         let admission = admitting.await?;
         drop(conn);
         let Admission::Limited(minutes) = admission else { return Ok(None) };
-        if minutes >= MOST_LIMITED {
+        if minutes >= MAX_LIMITED {
             self.pause(account, &trigger.id, "RATE_LIMIT").await?;
         }
         Ok(ended(DeliveryOutcome::RateLimited))
@@ -311,7 +311,7 @@ impl PgTriggers {
         });
         let errors = ending.await?;
         drop(conn);
-        if errors >= MOST_ERRORS { self.pause(&account, &trigger.id, "ERRORS").await } else { Ok(()) }
+        if errors >= MAX_ERRORS { self.pause(&account, &trigger.id, "ERRORS").await } else { Ok(()) }
     }
 
     /// A trigger pauses by itself, apart from what was counted: others lock it before its counters.

@@ -43,11 +43,11 @@ use crate::{
 pub const TRIGGER: Kind = Kind::placed("trigger");
 
 const TOPIC: &str = "triggers";
-const MOST_KNOWN: u64 = 10_000;
+const MAX_KNOWN: u64 = 10_000;
 /// Events that are carried out at once, in all and of one account: each is in memory meanwhile.
 const UNDERWAY: (usize, usize) = (8, 2);
 /// Bytes of the triggers that are remembered at once.
-const MOST_OPEN: u64 = 64 << 20;
+const MAX_OPEN: u64 = 64 << 20;
 
 /// Triggers of an account. `TRIGGER_NOT_FOUND` comes from all that name one.
 #[async_trait]
@@ -234,9 +234,9 @@ impl PgTriggers {
             rules,
         } = needs;
         Self {
-            known: InvalidatedCache::new(&bus, TOPIC, Capacity::Bytes(MOST_OPEN, OpenTrigger::bytes)),
+            known: InvalidatedCache::new(&bus, TOPIC, Capacity::Bytes(MAX_OPEN, OpenTrigger::bytes)),
             acceptor: acceptor(&db),
-            sent: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(HOUR).build(),
+            sent: moka::sync::Cache::builder().max_capacity(MAX_KNOWN).time_to_live(HOUR).build(),
             underway: FairSemaphore::new(UNDERWAY.0, UNDERWAY.1),
             db,
             clock,

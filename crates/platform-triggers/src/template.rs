@@ -5,11 +5,11 @@ use platform_integrations::at_path;
 use serde_json::Value;
 
 /// Of a template, in bytes.
-pub(crate) const MOST_TEMPLATE: usize = 65_536;
+pub(crate) const MAX_TEMPLATE: usize = 65_536;
 /// Of a filled one, in bytes, where nothing else bounds it.
-const MOST_FILLED: usize = 16 << 20;
+const MAX_FILLED: usize = 16 << 20;
 /// Of the id of a chat, in characters.
-const MOST_CHAT_UID: usize = 64;
+const MAX_CHAT_UID: usize = 64;
 
 /// What placeholders stand for.
 pub(crate) struct Values<'a> {
@@ -45,7 +45,7 @@ pub(crate) fn unknown(template: &str) -> Option<&str> {
 
 /// The template with its values, at most so many bytes (0 = 16 MiB); the beginning of it when it is longer.
 pub(crate) fn fill(template: &str, values: &Values<'_>, most: usize) -> Result<String, String> {
-    let (mut text, most) = (String::new(), if most == 0 { MOST_FILLED } else { most });
+    let (mut text, most) = (String::new(), if most == 0 { MAX_FILLED } else { most });
     for (before, name) in pieces(template) {
         text.push_str(before);
         match name {
@@ -72,8 +72,8 @@ pub(crate) fn fill(template: &str, values: &Values<'_>, most: usize) -> Result<S
 /// The id of a chat by its template: other characters become `_`.
 pub(crate) fn chat_uid(template: &str, values: &Values<'_>) -> String {
     let good = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
-    let text = fill(template, values, MOST_CHAT_UID * size_of::<char>()).unwrap_or_else(|beginning| beginning);
-    text.chars().take(MOST_CHAT_UID).map(good).collect()
+    let text = fill(template, values, MAX_CHAT_UID * size_of::<char>()).unwrap_or_else(|beginning| beginning);
+    text.chars().take(MAX_CHAT_UID).map(good).collect()
 }
 
 /// Whether every leaf of a filter is in a payload.

@@ -36,15 +36,15 @@ const LEASE: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(250);
 /// Deliveries that are in memory at once, and of one account.
 const MOST: usize = 256;
-const MOST_OF_ACCOUNT: usize = 128;
+const MAX_OF_ACCOUNT: usize = 128;
 /// Sent to one receiver at once.
 const AT_ONCE: usize = 4;
 /// Taken for a receiver that answers at once, so that it need not wait for the table.
-const MOST_OF_LANE: usize = 64;
+const MAX_OF_LANE: usize = 64;
 /// A receiver that answered nothing for so long holds no more than what it is being sent.
 const STALLED: Duration = Duration::from_secs(1);
 /// Attempts that are noted together.
-const MOST_NOTED: usize = 256;
+const MAX_NOTED: usize = 256;
 
 /// What waits for one receiver.
 struct Lane {
@@ -199,13 +199,13 @@ impl PgWebhooks {
             return None;
         }
         let room = |lane: &Lane| {
-            let share = lane.successes.clamp(AT_ONCE, MOST_OF_LANE);
+            let share = lane.successes.clamp(AT_ONCE, MAX_OF_LANE);
             share.saturating_sub(lane.sending + lane.waiting.len())
         };
         let rooms: HashMap<&String, usize> = lanes.iter().map(|(name, lane)| (name, room(lane))).collect();
         // Half of what is left, so that there is some for the next account.
-        let share_of_account = MOST_OF_ACCOUNT.min(most.div_ceil(2));
-        let left = |held: &usize| MOST_OF_ACCOUNT.saturating_sub(*held).min(share_of_account);
+        let share_of_account = MAX_OF_ACCOUNT.min(most.div_ceil(2));
+        let left = |held: &usize| MAX_OF_ACCOUNT.saturating_sub(*held).min(share_of_account);
         let accounts: HashMap<&String, usize> = held.iter().map(|(account, held)| (account, left(held))).collect();
         let now = self.clock.now().0;
         Some(ClaimRoom {
@@ -236,8 +236,8 @@ impl PgWebhooks {
 
     /// Notes what attempts came to, many at once.
     async fn keep_noting(&self, mut ended: mpsc::Receiver<Tried>) {
-        let mut tried = Vec::with_capacity(MOST_NOTED);
-        while ended.recv_many(&mut tried, MOST_NOTED).await > 0 {
+        let mut tried = Vec::with_capacity(MAX_NOTED);
+        while ended.recv_many(&mut tried, MAX_NOTED).await > 0 {
             // Whoever locks several locks them in this order.
             tried.sort_by(|one, other| one.id.cmp(&other.id));
             if let Err(error) = self.note_surely(&tried).await {

@@ -41,7 +41,7 @@ impl Default for WebhookSettings {
 }
 
 /// Names of events of one webhook.
-const MOST_EVENTS: usize = 100;
+const MAX_EVENTS: usize = 100;
 
 impl WebhookSettings {
     /// Every rule but those of the address; each event is named once.
@@ -54,8 +54,8 @@ impl WebhookSettings {
         if self.events.is_empty() {
             checks.issue("events", "required", "events is required: names of events, or `*` for all");
         }
-        checks.count("events", self.events.len(), MOST_EVENTS);
-        for (i, event) in self.events.iter_mut().enumerate().take(MOST_EVENTS) {
+        checks.count("events", self.events.len(), MAX_EVENTS);
+        for (i, event) in self.events.iter_mut().enumerate().take(MAX_EVENTS) {
             event.make_ascii_lowercase();
             if event != ALL && !EVENTS.contains(&event.as_str()) {
                 let shown: String = event.chars().take(64).collect();

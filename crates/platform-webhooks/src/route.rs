@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// Events that are taken at once.
-const MOST_TAKEN: i64 = 200;
+const MAX_TAKEN: i64 = 200;
 /// Deliveries, and bytes of them, that are stored at once.
-const MOST_STORED: usize = 500;
-const MOST_STORED_BYTES: usize = 8 << 20;
+const MAX_STORED: usize = 500;
+const MAX_STORED_BYTES: usize = 8 << 20;
 /// Of the hash of a host: 256 lanes.
 const LANE_DIGITS: usize = 2;
 /// Bytes of a message; what was said is left out of one that would be longer.
-const MOST_BODY: usize = 256 << 10;
+const MAX_BODY: usize = 256 << 10;
 
 /// A thread, by account and id.
 pub type ThreadKey = (AccountId, String);
@@ -85,7 +85,7 @@ impl PgWebhooks {
         let mut conn = self.db.conn().await?;
         let routing = conn.transaction::<_, Error, _>(async |conn| {
             let events = match one {
-                None => claim_in(conn, MOST_TAKEN).await?,
+                None => claim_in(conn, MAX_TAKEN).await?,
                 Some(id) => Vec::from_iter(claim_one_in(conn, id).await?),
             };
             if events.is_empty() {
@@ -135,7 +135,7 @@ impl PgWebhooks {
             }
             is_some |= !deliveries.is_empty();
             let bytes: usize = deliveries.iter().map(|delivery| delivery.body.len()).sum();
-            if deliveries.len() >= MOST_STORED || bytes >= MOST_STORED_BYTES {
+            if deliveries.len() >= MAX_STORED || bytes >= MAX_STORED_BYTES {
                 repository::insert_deliveries(conn, std::mem::take(&mut deliveries)).await?;
             }
         }
@@ -172,7 +172,7 @@ fn message(event: &EventRow, with_content: bool) -> String {
     let plain = data.clone();
     data.extend(content.clone());
     let whole = of(&Value::Object(data)).to_string();
-    if whole.len() <= MOST_BODY {
+    if whole.len() <= MAX_BODY {
         return whole;
     }
     let mut plain = plain;

@@ -26,7 +26,7 @@ use crate::{
 pub const WEBHOOK: Kind = Kind::of_account("webhook");
 
 /// Accounts whose webhooks are known at once.
-const MOST_KNOWN: u64 = 10_000;
+const MAX_KNOWN: u64 = 10_000;
 const TOPIC: &str = "webhooks";
 const SECRETS_TOPIC: &str = "webhook-secrets";
 /// So long the secret before counts after a rotation.
@@ -145,8 +145,8 @@ impl PgWebhooks {
     /// Nothing is sent before [`PgWebhooks::keep`].
     pub fn new(needs: WebhookNeeds) -> Self {
         let WebhookNeeds { db, bus, clock, vault, egress, threads, rules, most } = needs;
-        let known = InvalidatedCache::new(&bus, TOPIC, Capacity::Entries(MOST_KNOWN));
-        let secrets = InvalidatedCache::new(&bus, SECRETS_TOPIC, Capacity::Entries(MOST_KNOWN));
+        let known = InvalidatedCache::new(&bus, TOPIC, Capacity::Entries(MAX_KNOWN));
+        let secrets = InvalidatedCache::new(&bus, SECRETS_TOPIC, Capacity::Entries(MAX_KNOWN));
         // Deliveries have shares of their own.
         Self {
             db,

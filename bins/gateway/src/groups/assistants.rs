@@ -78,7 +78,7 @@ fn group(services: Arc<dyn AssistantService>, with_them: Arc<Followers>) -> Grou
 }
 
 /// Assistants of a list, the built-in one among them (contract 00 §4).
-const MOST_ASSISTANTS: usize = 1000;
+const MAX_ASSISTANTS: usize = 1000;
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -92,7 +92,7 @@ async fn list(assistants: Arc<dyn AssistantService>, request: Request) -> Result
     let (assistants, caller) = (&assistants, request.caller()?);
     let (listed, total) = assistants.list(caller, &filter).await?;
     let mut list = List::of(total);
-    for assistant in listed.into_iter().take(MOST_ASSISTANTS) {
+    for assistant in listed.into_iter().take(MAX_ASSISTANTS) {
         if !list.push(&assistants.describe(&caller.account, assistant).await?)? {
             break;
         }

@@ -22,7 +22,7 @@ use crate::{
 /// Versions of documents.
 const VERSION: Kind = Kind::of_account("version");
 /// JSON of a document (contract 00 §8).
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// Documents; `most_bytes`: of a file that becomes one.
 pub(crate) fn module(knowledge: &Arc<PgKnowledge>, most_bytes: usize) -> Module {
@@ -43,13 +43,13 @@ fn group(services: Arc<PgKnowledge>, most_bytes: usize) -> Group {
     let read = key("documents:read");
     let write = key("documents:write");
     group.get("/v1/documents", read, list).with(spec::list);
-    group.post("/v1/documents", write, create).with(spec::create).at_most(MOST_BYTES);
+    group.post("/v1/documents", write, create).with(spec::create).at_most(MAX_BYTES);
     group.get("/v1/documents/graph", read, graph).with(spec::graph);
     group.post("/v1/documents/reindex", write, reindex_all).with(spec::reindex_all);
     group.post("/v1/documents/search", read, search).with(spec::search);
     group.post("/v1/documents/upload", write, upload).with(spec::upload).uploading(most_bytes);
     group.get("/v1/documents/{id}", read, get).with(spec::get);
-    group.patch("/v1/documents/{id}", write, update).with(spec::update).at_most(MOST_BYTES);
+    group.patch("/v1/documents/{id}", write, update).with(spec::update).at_most(MAX_BYTES);
     group.delete("/v1/documents/{id}", write, delete).with(spec::delete);
     group.post("/v1/documents/{id}/attach", write, attach).with(spec::attach);
     group.get("/v1/documents/{id}/chunks", read, chunks).with(spec::chunks);

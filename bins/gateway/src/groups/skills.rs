@@ -14,9 +14,9 @@ use super::documents::admit;
 use crate::module::Module;
 
 /// An archive, or the files of a skill: a little more than what is unpacked of it.
-const MOST_UPLOAD: usize = 9 << 20;
+const MAX_UPLOAD: usize = 9 << 20;
 /// JSON of a skill (contract 00 §8).
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// Skills.
 pub(crate) fn module(knowledge: &Arc<PgKnowledge>) -> Module {
@@ -35,8 +35,8 @@ fn group(services: Arc<PgKnowledge>) -> Group {
     let read = key("skills:read");
     let write = key("skills:write");
     group.get("/v1/skills", read, list).with(spec::list);
-    group.post("/v1/skills/import", write, import).with(spec::import).uploading(MOST_UPLOAD);
-    group.post("/v1/skills/scaffold", write, scaffold).with(spec::scaffold).at_most(MOST_BYTES);
+    group.post("/v1/skills/import", write, import).with(spec::import).uploading(MAX_UPLOAD);
+    group.post("/v1/skills/scaffold", write, scaffold).with(spec::scaffold).at_most(MAX_BYTES);
     group.get("/v1/skills/tags", read, tags).with(spec::tags);
     group.get("/v1/skills/{id}/archive", read, archive).with(spec::archive);
     group.post("/v1/skills/{id}/install", write, install).with(spec::install);

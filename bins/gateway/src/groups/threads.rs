@@ -86,12 +86,12 @@ fn group(services: Arc<Services>) -> Group {
         .post("/v1/tool-callbacks/{token}", OpenTo::Public, callback)
         .with(spec::callback)
         .raw()
-        .with_token(move |token| awaits(Arc::clone(&callbacks), token), MOST_RESULT);
+        .with_token(move |token| awaits(Arc::clone(&callbacks), token), MAX_RESULT);
     group.build()
 }
 
 /// Longest result that comes to an address.
-pub(crate) const MOST_RESULT: usize = 1 << 20;
+pub(crate) const MAX_RESULT: usize = 1 << 20;
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

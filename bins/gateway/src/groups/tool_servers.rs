@@ -21,7 +21,7 @@ use crate::{leaving::with_followers, module::Module};
 /// Tools, which are where their server is.
 const TOOL: Kind = Kind::of_account("tool");
 /// Groups of a list (contract 00 §4).
-const MOST_GROUPS: usize = 1000;
+const MAX_GROUPS: usize = 1000;
 
 /// Tool servers.
 pub(crate) fn module(
@@ -243,7 +243,7 @@ async fn groups(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let built_in = services.toolbox.built_in().into_iter().map(|group| ListedGroup { group, builtin: true });
     let built_in: Vec<ListedGroup> = built_in.collect();
     let mut list = List::of(built_in.len() + total);
-    for group in built_in.iter().chain(&servers).take(MOST_GROUPS) {
+    for group in built_in.iter().chain(&servers).take(MAX_GROUPS) {
         list.push(group)?;
     }
     Ok(list.into_answer())

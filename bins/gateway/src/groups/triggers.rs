@@ -20,7 +20,7 @@ const TEST: &str = "/v1/triggers/{id}/test";
 const HOOK: Kind = Kind::of_account("hook");
 const EVENT: Kind = Kind::of_account("event of a trigger");
 /// Longest event (contract 09 §2).
-const MOST_EVENT: usize = 1 << 20;
+const MAX_EVENT: usize = 1 << 20;
 
 /// Triggers, and what carries their events out.
 pub(crate) fn module(triggers: &Arc<PgTriggers>) -> Module {
@@ -69,7 +69,7 @@ fn hooks_group(triggers: &Arc<PgTriggers>) -> Group {
             let known = Arc::clone(&known);
             async move { known.knows(&token).await }
         },
-        MOST_EVENT,
+        MAX_EVENT,
     );
     group.build()
 }

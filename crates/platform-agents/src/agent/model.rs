@@ -21,7 +21,7 @@ use crate::{
 pub(crate) enum AgentKind {}
 pub(crate) type AgentId = Id<AgentKind>;
 
-const MOST_EMAILS: usize = 20;
+const MAX_EMAILS: usize = 20;
 /// Longest interval: 31 days.
 const INTERVAL_MS: std::ops::RangeInclusive<i64> = 1000..=2_678_400_000;
 
@@ -366,7 +366,7 @@ fn typed<T: Default + Serialize + serde::de::DeserializeOwned>(path: &str, given
 fn check_emails(checks: &mut Checks, config: &NotificationConfig) {
     for (name, emails) in [("notifiedEmails", &config.notified_emails), ("approvalEmails", &config.approval_emails)] {
         let path = format!("agentNotificationConfig.{name}");
-        checks.count(&path, emails.len(), MOST_EMAILS);
+        checks.count(&path, emails.len(), MAX_EMAILS);
         for (i, email) in emails.iter().enumerate() {
             if !platform_mail::is_address(email) {
                 checks.issue(&format!("{path}[{i}]"), "format", format!("{path}[{i}] must be an e-mail address"));

@@ -31,7 +31,7 @@ use crate::{
 /// What the bus calls agents that changed, by id.
 pub const AGENT_TOPIC: &str = "agents";
 /// Bytes of the agents that are remembered at once.
-const MOST_REMEMBERED: u64 = 64 << 20;
+const MAX_REMEMBERED: u64 = 64 << 20;
 /// Kind of the runs that end all threads of an agent that was deleted.
 pub(crate) const END_ALL: &str = "thread-end-all";
 /// Kind of the runs that start agents by their schedules.
@@ -98,7 +98,7 @@ impl PgAgentService {
         limits: FieldLimits,
     ) -> Arc<Self> {
         let ready =
-            InvalidatedCache::new(bus, AGENT_TOPIC, Capacity::Bytes(MOST_REMEMBERED, |ready: &ReadyAgent| ready.bytes));
+            InvalidatedCache::new(bus, AGENT_TOPIC, Capacity::Bytes(MAX_REMEMBERED, |ready: &ReadyAgent| ready.bytes));
         Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 

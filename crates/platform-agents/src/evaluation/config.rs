@@ -6,7 +6,7 @@ use platform_runtime::{Catalog, ModelSpec, Operation};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-const MOST_CRITERIA: usize = 20;
+const MAX_CRITERIA: usize = 20;
 
 /// What threads are judged by, unless their agent says otherwise.
 const DEFAULT: [(&str, &str); 5] = [
@@ -77,7 +77,7 @@ pub(crate) fn check_evaluation(config: &EvaluationConfig, catalog: &dyn Catalog)
 }
 
 pub(super) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criterion]) {
-    checks.count(path, criteria.len(), MOST_CRITERIA);
+    checks.count(path, criteria.len(), MAX_CRITERIA);
     let mut names = std::collections::HashSet::new();
     for (i, criterion) in criteria.iter().enumerate() {
         checks.length(&format!("{path}[{i}].name"), &criterion.name, 1..=64);

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::thread::{Record, charge_in, find as find_thread, lock as lock_thread, note_fact};
 
-const MOST_PROTOCOL: usize = 60_000;
+const MAX_PROTOCOL: usize = 60_000;
 /// A judge that answers nonsense is asked again so often.
 const TRIES: usize = 2;
 const PROMPT: &str = "You judge the work of an AI agent. The message is JSON: the criteria, the state in which the work \
@@ -56,7 +56,7 @@ impl PgEvaluationService {
             }
         };
         evaluation.evaluation_model = format!("{}:{}", spec.provider, spec.llm);
-        let protocol = threads.protocol(record, MOST_PROTOCOL).await?;
+        let protocol = threads.protocol(record, MAX_PROTOCOL).await?;
         let text = json!({"criteria": task.criteria, "state": record.state, "finishReason": record.finish_reason,
             "protocol": protocol})
         .to_string();

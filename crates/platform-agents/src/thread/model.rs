@@ -207,7 +207,7 @@ pub struct PendingApproval {
 }
 
 /// Longest sentence about calls that wait, in bytes (contract 03 §3).
-const LONGEST_REASON: usize = 1000;
+const MAX_REASON: usize = 1000;
 
 impl PendingApproval {
     /// A sentence that names each call with its arguments, for the person who decides: some clients show nothing else.
@@ -215,7 +215,7 @@ impl PendingApproval {
         let head = "Approval is needed for: ";
         let names: usize = self.tool_calls.iter().map(|call| call.function.name.len() + " …, ".len()).sum();
         // Long arguments share what is left, so that no tool hides another.
-        let each = LONGEST_REASON.saturating_sub(head.len() + names) / self.tool_calls.len().max(1);
+        let each = MAX_REASON.saturating_sub(head.len() + names) / self.tool_calls.len().max(1);
         let one_line = |text: &str| text.split(|c: char| c.is_control()).collect::<Vec<_>>().join(" ");
         let shown = self.tool_calls.iter().map(|call| {
             let (name, arguments) = (&call.function.name, one_line(&call.function.arguments));
@@ -225,8 +225,8 @@ impl PendingApproval {
             }
         });
         let mut sentence = format!("{head}{}.", shown.collect::<Vec<_>>().join(", "));
-        if sentence.len() > LONGEST_REASON {
-            sentence.truncate(sentence.floor_char_boundary(LONGEST_REASON - "…".len()));
+        if sentence.len() > MAX_REASON {
+            sentence.truncate(sentence.floor_char_boundary(MAX_REASON - "…".len()));
             sentence.push('…');
         }
         sentence

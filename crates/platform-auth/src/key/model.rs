@@ -7,7 +7,7 @@ use super::{
     secret::KeySecret,
 };
 
-const MOST_LISTED: usize = 100;
+const MAX_LISTED: usize = 100;
 const METHODS: [&str; 6] = ["*", "GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Reach of a key.
@@ -164,7 +164,7 @@ impl NewApiKey {
     pub fn settle(&mut self) -> Result<()> {
         let mut checks = Checks::default();
         checks.name(&self.name);
-        checks.count("allowedDomains", self.allowed_domains.len(), MOST_LISTED);
+        checks.count("allowedDomains", self.allowed_domains.len(), MAX_LISTED);
         for (i, domain) in self.allowed_domains.iter().enumerate() {
             if split(domain).is_none() {
                 let path = format!("allowedDomains[{i}]");
@@ -173,7 +173,7 @@ impl NewApiKey {
                 checks.issue(&path, "format", message);
             }
         }
-        checks.count("allowedEndpoints", self.allowed_endpoints.len(), MOST_LISTED);
+        checks.count("allowedEndpoints", self.allowed_endpoints.len(), MAX_LISTED);
         for (i, endpoint) in self.allowed_endpoints.iter_mut().enumerate() {
             endpoint.method = endpoint.method.to_ascii_uppercase();
             if !METHODS.contains(&endpoint.method.as_str()) {
@@ -188,7 +188,7 @@ impl NewApiKey {
                 checks.issue(&path, "format", message);
             }
         }
-        checks.count("projectIds", self.project_ids.as_ref().map_or(0, Vec::len), MOST_LISTED);
+        checks.count("projectIds", self.project_ids.as_ref().map_or(0, Vec::len), MAX_LISTED);
         if self.identity_mode == IdentityMode::Signed {
             self.allowed_domains.clear();
             self.preset = None;

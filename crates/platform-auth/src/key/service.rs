@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Old values of a key that work at once.
-const MOST_OLD_VALUES: i64 = 100;
+const MAX_OLD_VALUES: i64 = 100;
 
 /// API keys. No caller sees, changes or makes one that reaches further than its own credential.
 #[async_trait]
@@ -239,7 +239,7 @@ impl KeyService for PgAuthService {
             refuse_longer(caller, &row.settings()?)?;
             let until = Timestamp(now.0 + rotation.grace_seconds * 1000);
             if until > now {
-                if repository::count_old_values(conn, id, now).await? >= MOST_OLD_VALUES {
+                if repository::count_old_values(conn, id, now).await? >= MAX_OLD_VALUES {
                     let message = "Too many old values of this key still work; rotate it without grace.";
                     return Err(Error::new(Code::CONFLICT, message));
                 }

@@ -13,7 +13,7 @@ use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 
 /// First part of client secrets.
 pub(crate) const SECRET_PREFIX: &str = "cs";
-const MOST_REDIRECTS: usize = 20;
+const MAX_REDIRECTS: usize = 20;
 /// Schemes that run or read instead of going somewhere.
 const NO_REDIRECTS: [&str; 6] = ["javascript", "data", "file", "vbscript", "blob", "about"];
 
@@ -100,7 +100,7 @@ impl NewClient {
         if self.redirect_uris.is_empty() {
             checks.issue("redirectUris", "required", "redirectUris is required: at least one address");
         }
-        checks.count("redirectUris", self.redirect_uris.len(), MOST_REDIRECTS);
+        checks.count("redirectUris", self.redirect_uris.len(), MAX_REDIRECTS);
         for (i, uri) in self.redirect_uris.iter().enumerate() {
             if !is_redirect(uri) {
                 let path = format!("redirectUris[{i}]");

@@ -21,9 +21,9 @@ use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 
 /// All that such an application may ask for.
 const OPEN: [&str; 2] = ["mcp-gateway:read", "mcp-gateway:write"];
-const MOST_REDIRECTS: usize = 20;
+const MAX_REDIRECTS: usize = 20;
 /// A document of an application, in bytes.
-const MOST_DOCUMENT: usize = 16_384;
+const MAX_DOCUMENT: usize = 16_384;
 pub(crate) const DOCUMENT: Duration = Duration::from_hours(1);
 const DOCUMENT_MS: i64 = 3_600_000;
 /// Longest look at one.
@@ -55,7 +55,7 @@ impl Metadata {
                 && url.is_some_and(|url| matches!(url.scheme(), "https" | "http"))
         };
         if self.redirect_uris.is_empty()
-            || self.redirect_uris.len() > MOST_REDIRECTS
+            || self.redirect_uris.len() > MAX_REDIRECTS
             || !self.redirect_uris.iter().all(is_web)
         {
             let description = "redirect_uris must be 1 to 20 addresses: https, or http on a loopback address.";
@@ -147,7 +147,7 @@ impl PgAuthService {
             follows: false,
             timeout: LOOK,
         };
-        let fetched = egress.reading(MOST_DOCUMENT).send(asked).await.ok();
+        let fetched = egress.reading(MAX_DOCUMENT).send(asked).await.ok();
         let read = fetched.filter(|answer| answer.status == 200);
         let metadata = read.and_then(|answer| parse::<Metadata>(&answer.bytes).ok());
         let good = |metadata: &Metadata| metadata.client_id.as_deref() == Some(client_id) && metadata.check().is_ok();

@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 use crate::code;
 
 const DEFAULT_TTL: f64 = 3600.0;
-const SHORTEST_TTL: f64 = 60.0;
-const LONGEST_TTL: f64 = 43_200.0;
-const MOST_ASSISTANTS: usize = 50;
+const MIN_TTL: f64 = 60.0;
+const MAX_TTL: f64 = 43_200.0;
+const MAX_ASSISTANTS: usize = 50;
 
 /// A session to mint (contract 01 §4).
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -46,12 +46,12 @@ impl NewSession {
         let mut checks = Checks::default();
         checks.tenants(Some(tenant), self.subtenant_id.as_deref());
         if let Some(assistants) = &self.assistant_ids {
-            checks.count("assistantIds", assistants.len(), MOST_ASSISTANTS);
+            checks.count("assistantIds", assistants.len(), MAX_ASSISTANTS);
         }
         checks.metadata("metadata", &self.metadata);
         checks.finish()?;
         #[expect(clippy::cast_possible_truncation, reason = "it was brought within a small range")]
-        Ok((tenant, ttl.clamp(SHORTEST_TTL, LONGEST_TTL) as i64))
+        Ok((tenant, ttl.clamp(MIN_TTL, MAX_TTL) as i64))
     }
 }
 

@@ -2,8 +2,8 @@ use platform_core::{Checks, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-const SHORTEST_PASSWORD: usize = 12;
-const LONGEST_PASSWORD: usize = 1024;
+const MIN_PASSWORD: usize = 12;
+const MAX_PASSWORD: usize = 1024;
 
 /// What a user may do in the account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -96,7 +96,7 @@ impl NewUser {
         checks.length("email", &self.email, 0..=320);
         match &self.password {
             None if is_new => checks.issue("password", "required", "password is required: 12 characters or more"),
-            Some(password) => checks.length("password", password, SHORTEST_PASSWORD..=LONGEST_PASSWORD),
+            Some(password) => checks.length("password", password, MIN_PASSWORD..=MAX_PASSWORD),
             None => {}
         }
         checks.length("name", &self.name, 0..=200);

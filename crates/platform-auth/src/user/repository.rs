@@ -9,7 +9,7 @@ use super::model::{Role, User};
 use crate::schema::users;
 
 /// So many users with one address are tried.
-const MOST_OF_ADDRESS: i64 = 5;
+const MAX_OF_ADDRESS: i64 = 5;
 
 #[derive(Queryable, Selectable, Insertable, Clone)]
 #[diesel(table_name = users)]
@@ -78,7 +78,7 @@ pub(crate) async fn by_email(conn: &Conn, account: Option<&AccountId>, email: &s
     if let Some(account) = account {
         all = all.filter(users::account_id.eq(account.as_str()));
     }
-    let all = all.order((users::created_ms, users::id)).limit(MOST_OF_ADDRESS);
+    let all = all.order((users::created_ms, users::id)).limit(MAX_OF_ADDRESS);
     Ok(all.select(UserRow::as_select()).load(&mut conn).await?)
 }
 

@@ -7,7 +7,7 @@ use platform_conversation::{
     ASSISTANT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
 };
 use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
+    AccountId, Caller, Code, Error, FieldLimits, Id, MAX_LISTED, Object, Page, Precondition, Result, Timestamp,
     heap_bytes, overlay, run_blocking,
 };
 use platform_db::{Bus, Capacity, Conn, Idempotency, InvalidatedCache};
@@ -30,7 +30,7 @@ pub const ASSISTANT_TOPIC: &str = "assistants";
 /// Whoever deletes an assistant takes away what others keep of it, and is cut off at times.
 const FOLLOWERS_GO: Duration = Duration::from_mins(1);
 /// Bytes of the assistants that are remembered at once.
-const MOST_REMEMBERED: u64 = 64 << 20;
+const MAX_REMEMBERED: u64 = 64 << 20;
 
 /// Assistants of an account.
 #[async_trait]
@@ -85,7 +85,7 @@ impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
         let known =
-            InvalidatedCache::new(bus, ASSISTANT_TOPIC, Capacity::Bytes(MOST_REMEMBERED, |known: &Known| known.bytes));
+            InvalidatedCache::new(bus, ASSISTANT_TOPIC, Capacity::Bytes(MAX_REMEMBERED, |known: &Known| known.bytes));
         let built_in = Arc::new(Assistant::built_in());
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
@@ -238,7 +238,7 @@ impl AssistantService for PgAssistantService {
                 if is_listed(&assistant) {
                     total += 1;
                     bytes += usize::try_from(*size).unwrap_or(usize::MAX);
-                    if listed.len() + 1 == total && (total == 1 || bytes <= MOST_LISTED) {
+                    if listed.len() + 1 == total && (total == 1 || bytes <= MAX_LISTED) {
                         listed.push(assistant);
                     }
                 }

@@ -20,14 +20,14 @@ use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 use serde::{Deserialize, Serialize};
 
 /// Chats that are looked at: those in which something was said last, of those that were begun last.
-const MOST_CHATS: i64 = 100;
-const MOST_BEGUN: i64 = 1000;
+const MAX_CHATS: i64 = 100;
+const MAX_BEGUN: i64 = 1000;
 /// Chats in which a word is looked for, and messages of each, the newest; and messages that are found.
-const MOST_SEARCHED: i64 = 5000;
-const MOST_SEARCHED_MESSAGES: i64 = 200;
-const MOST_SAYING: usize = 200;
+const MAX_SEARCHED: i64 = 5000;
+const MAX_SEARCHED_MESSAGES: i64 = 200;
+const MAX_SAYING: usize = 200;
 /// Bytes of a message in which it is looked for, as it is stored.
-const LONGEST_SEARCHED: i32 = 16 * 1024;
+const MAX_SEARCHED_BYTES: i32 = 16 * 1024;
 /// Looking for words ends after this.
 const PATIENCE: &str = "SET LOCAL statement_timeout = '3s'";
 /// Places between messages of a turn, where those between are not asked for: a call of a tool and its result.
@@ -35,13 +35,13 @@ const WITHIN_WINDOW: i32 = 2;
 /// The same where all messages are asked for.
 const WHOLE: i32 = i32::MAX;
 /// Messages of each, the newest.
-const MOST_MESSAGES: usize = 40;
+const MAX_MESSAGES: usize = 40;
 /// Chats that are read at once at the least, however few turns are missing.
 const FEWEST_AT_ONCE: usize = 20;
 /// Characters of each.
-const MOST_SAID: i32 = 1500;
+const MAX_SAID: i32 = 1500;
 /// Bytes of what is known of chats, and of a chat or a turn beside what it holds.
-const MOST_KNOWN: u64 = 64 << 20;
+const MAX_KNOWN: u64 = 64 << 20;
 const ROOM: usize = 100;
 /// What nobody looked into for so long is forgotten.
 const KNOWN: Duration = Duration::from_hours(24);
@@ -143,7 +143,7 @@ static OF_END_USER: LazyLock<Statements> = LazyLock::new(|| {
 });
 
 fn statements(whose: &str) -> Statements {
-    Statements { newest: newest(&near(MOST_BEGUN, whose)), saying: saying(&near(MOST_SEARCHED, whose)) }
+    Statements { newest: newest(&near(MAX_BEGUN, whose)), saying: saying(&near(MAX_SEARCHED, whose)) }
 }
 
 fn statements_of(bucket: &MemoryBucket) -> &'static Statements {
@@ -154,13 +154,13 @@ fn statements_of(bucket: &MemoryBucket) -> &'static Statements {
 fn cut(body: &str) -> String {
     format!(
         "json_build_object('contentSource', {body} ->> 'contentSource', 'latencyMs', {body} -> 'latencyMs',
-            'content', json_build_object('message', left({body} #>> '{{content,message}}', {MOST_SAID})))::text"
+            'content', json_build_object('message', left({body} #>> '{{content,message}}', {MAX_SAID})))::text"
     )
 }
 
 fn newest(near: &str) -> String {
     // What was said last may be in one that was begun long ago.
-    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY edited_ms DESC, uid LIMIT {MOST_CHATS}")
+    format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY edited_ms DESC, uid LIMIT {MAX_CHATS}")
 }
 
 /// The columns of messages `m`.
@@ -181,7 +181,7 @@ static SAID: LazyLock<String> = LazyLock::new(|| {
             SELECT conversation, position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT}
                 THEN body::text ELSE {} END AS body FROM messages
             WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
-            ORDER BY position DESC LIMIT {MOST_MESSAGES}) m",
+            ORDER BY position DESC LIMIT {MAX_MESSAGES}) m",
         columns("m.body"),
         cut("body"),
     )
@@ -194,8 +194,8 @@ fn saying(near: &str) -> String {
             said AS (SELECT near.uid, m.position FROM near CROSS JOIN LATERAL (
                 SELECT position, body FROM messages
                 WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid
-                    AND role IN ('user', 'assistant') AND pg_column_size(body) <= {LONGEST_SEARCHED}
-                ORDER BY position DESC LIMIT {MOST_SEARCHED_MESSAGES}) m
+                    AND role IN ('user', 'assistant') AND pg_column_size(body) <= {MAX_SEARCHED_BYTES}
+                ORDER BY position DESC LIMIT {MAX_SEARCHED_MESSAGES}) m
                 WHERE body::text ILIKE ANY((SELECT like_words FROM asked)::text[])
                     AND body #>> '{{content,message}}' ILIKE ANY((SELECT like_words FROM asked)::text[])
                 ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word
@@ -211,7 +211,7 @@ fn saying(near: &str) -> String {
             LEFT JOIN messages refused ON refused.account_id = (SELECT account FROM asked)
                 AND refused.conversation = said.uid AND refused.position = answer.position
                 AND refused.body ->> 'contentSource' = 'guardrail' AND refused.body ->> 'latencyMs' IS NULL
-        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {LONGEST_SEARCHED}
+        WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {MAX_SEARCHED_BYTES}
             AND refused.position IS NULL",
         columns(&cut("m.body")),
     )
@@ -271,7 +271,7 @@ impl PgEarlierTurns {
         };
         Self {
             db: db.clone(),
-            known: Cache::builder().weigher(weigh).max_capacity(MOST_KNOWN).time_to_idle(KNOWN).build(),
+            known: Cache::builder().weigher(weigh).max_capacity(MAX_KNOWN).time_to_idle(KNOWN).build(),
         }
     }
 
@@ -311,7 +311,7 @@ impl EarlierTurns for PgEarlierTurns {
             // As many as have so many turns if each is a question and its answer.
             let mut messages = 0;
             let has_enough = |chat: &ChatState| {
-                messages += usize::try_from(chat.message_count).unwrap_or_default().min(MOST_MESSAGES);
+                messages += usize::try_from(chat.message_count).unwrap_or_default().min(MAX_MESSAGES);
                 messages >= 2 * (most - turns.len())
             };
             let enough = chats.iter().position(has_enough).map_or(chats.len(), |last| last + 1);
@@ -345,7 +345,7 @@ impl EarlierTurns for PgEarlierTurns {
             return Ok(Vec::new());
         }
         let like_words = words.iter().map(|word| containing(word)).collect();
-        let asked = Asked { like_words, ..Asked::of(account, of, but, MOST_SAYING) };
+        let asked = Asked { like_words, ..Asked::of(account, of, but, MAX_SAYING) };
         let mut conn = self.db.fair_conn(account).await?;
         let looking = conn.transaction::<Columns, Error, _>(async |conn| {
             diesel::sql_query(PATIENCE).execute(conn).await?;

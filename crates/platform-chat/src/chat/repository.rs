@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{schema::chats, turn::TurnChat};
 
-const MOST_TAGS: i64 = 1000;
+const MAX_TAGS: i64 = 1000;
 
 define_sql_function! {
     /// When a chat was last changed is never set back, so that the times of its messages only rise.
@@ -398,7 +398,7 @@ pub(crate) async fn tags(
         .select(sql::<Text>("unnest(tags) AS tag"))
         .distinct()
         .order(sql::<Text>("tag"))
-        .limit(MOST_TAGS)
+        .limit(MAX_TAGS)
         .load(&mut conn)
         .await?)
 }

@@ -9,7 +9,7 @@ use platform_conversation::{
     listed_contents,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Period, Result, fitting, overlay,
+    AccountId, Caller, Clock, Error, FieldLimits, Id, MAX_LISTED, Object, Page, Period, Result, fitting, overlay,
     run_detached,
 };
 use platform_db::{Db, Idempotency};
@@ -308,7 +308,7 @@ impl ChatService for PgChatService {
         if page.omit_content {
             rows.iter_mut().for_each(ChatRow::leave_memories);
         }
-        let noted = fitting(rows.iter().map(ChatRow::noted_bytes), MOST_LISTED / 2);
+        let noted = fitting(rows.iter().map(ChatRow::noted_bytes), MAX_LISTED / 2);
         if noted < rows.len() {
             limit = i64::try_from(noted).unwrap_or(limit);
             rows.truncate(noted);

@@ -31,7 +31,7 @@ use crate::{
 };
 
 const TITLE_CHARACTERS: usize = 60;
-const MOST_REFUSED: u64 = 10_000;
+const MAX_REFUSED: u64 = 10_000;
 const REFUSED: Duration = Duration::from_secs(5);
 /// A chat that is busy when a message would begin its turn, and free when it would wait, is tried so often.
 const TRIES: usize = 8;
@@ -59,7 +59,7 @@ pub(crate) struct Intake {
 impl Intake {
     /// Nobody is known to be out of quota yet.
     pub fn none_refused() -> Cache<Payer, ()> {
-        Cache::builder().max_capacity(MOST_REFUSED).time_to_live(REFUSED).build()
+        Cache::builder().max_capacity(MAX_REFUSED).time_to_live(REFUSED).build()
     }
 }
 

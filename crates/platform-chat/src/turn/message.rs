@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 const STATE_BYTES: usize = 65_536;
-const MOST_PAST_MESSAGES: usize = 100;
+const MAX_PAST_MESSAGES: usize = 100;
 
 /// A message to an assistant (contract 02 §3).
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -82,8 +82,8 @@ impl NewMessage {
             checks.metadata("metadata", metadata);
         }
         checks.tenants(self.tenant_id.as_deref(), self.subtenant_id.as_deref());
-        checks.count("previousConversation", self.previous_conversation.len(), MOST_PAST_MESSAGES);
-        for (i, past) in self.previous_conversation.iter().enumerate().take(MOST_PAST_MESSAGES) {
+        checks.count("previousConversation", self.previous_conversation.len(), MAX_PAST_MESSAGES);
+        for (i, past) in self.previous_conversation.iter().enumerate().take(MAX_PAST_MESSAGES) {
             checks.bytes(&format!("previousConversation[{i}].message"), past.message.len(), limits.message_bytes);
             if !matches!(past.role, Role::User | Role::Assistant) {
                 let path = format!("previousConversation[{i}].role");

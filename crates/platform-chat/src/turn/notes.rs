@@ -14,7 +14,7 @@ use crate::chat::repository;
 /// A longer message gets a summary.
 const LONG: usize = 1000;
 /// What a title or summary is made of, in characters.
-const MOST_READ: usize = 20_000;
+const MAX_READ: usize = 20_000;
 const TITLE_CHARACTERS: usize = 200;
 
 const TITLE: &str = "Write a title for a conversation that begins with the message that follows: at most six words, in \
@@ -86,7 +86,7 @@ impl Notes {
 
     async fn answer(&self, operation: Operation, task: &str, text: &str) -> Option<Answer> {
         let spec = self.model.catalog().helper(operation, &self.own);
-        let text: String = text.chars().take(MOST_READ).collect();
+        let text: String = text.chars().take(MAX_READ).collect();
         match ask(&*self.model, operation, spec, task, text).await {
             Ok(answer) => Some(answer),
             // Nobody is told: a turn is told.

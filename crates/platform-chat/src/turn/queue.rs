@@ -32,11 +32,11 @@ use crate::{
 };
 
 /// A delay that starts anew with each message ends after so many of itself (contract 02 §6).
-const LONGEST_DELAY: u32 = 3;
+const MAX_DELAY: u32 = 3;
 /// A stop that finds a chat at work without its run looks again so often; then it ends the chat as it is.
-const MOST_STOPS: u32 = 5;
+const MAX_STOPS: u32 = 5;
 /// So many messages are gathered where there is no queue.
-const MOST_BUFFERED: u32 = 100;
+const MAX_BUFFERED: u32 = 100;
 
 /// After the merged metadata of a chat: the end user it belongs to stays noted, whatever a message says.
 const PINNED: &str =
@@ -91,7 +91,7 @@ pub(crate) async fn wait_in_line(
             if !settings.message_queue_enabled && !takes_more {
                 return Err(busy(&chat));
             }
-            let most = if settings.message_queue_enabled { settings.max_queued_messages } else { MOST_BUFFERED };
+            let most = if settings.message_queue_enabled { settings.max_queued_messages } else { MAX_BUFFERED };
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             if chat.queued >= most {
                 let message = format!("{most} messages wait already; send again when a turn has ended.");
@@ -103,7 +103,7 @@ pub(crate) async fn wait_in_line(
             } else if status == Status::Buffering {
                 let first = conversation.first_queued(conn).await?;
                 let waited = Timestamp(item.now_ms).since(first);
-                delay_in(conn, account, &run, delay.min((delay * LONGEST_DELAY).saturating_sub(waited))).await?;
+                delay_in(conn, account, &run, delay.min((delay * MAX_DELAY).saturating_sub(waited))).await?;
             } else {
                 call_again_in(conn, account, &run).await?;
             }
@@ -404,7 +404,7 @@ pub(crate) struct StopOutcome {
 
 /// Stops the turn of a chat and discards what is queued; `None` when there is no such chat.
 pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp) -> Result<Option<StopOutcome>> {
-    let mut tries = 0..MOST_STOPS;
+    let mut tries = 0..MAX_STOPS;
     loop {
         let is_last = tries.next().is_none();
         let mut conn = db.conn().await?;

@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// Longest result of a client's tool (contract 00 §8).
-const MOST_CONTENT: usize = 1 << 20;
+const MAX_CONTENT: usize = 1 << 20;
 /// Answers that are given at once.
-const MOST_RESPONSES: usize = 1000;
+const MAX_RESPONSES: usize = 1000;
 
 /// Takes answers in; when none is missing the turn goes on. The revision the chat has then. `denied`: why whoever answers
 /// may not decide on approvals.
@@ -100,13 +100,13 @@ pub(crate) async fn check(given: &ToolResponses, children: &ChildPool, account: 
     if given.responses.is_empty() {
         checks.issue("responses", "required", "responses is required: an answer for each call");
     }
-    checks.count("responses", given.responses.len(), MOST_RESPONSES);
-    for (i, response) in given.responses.iter().enumerate().take(MOST_RESPONSES) {
+    checks.count("responses", given.responses.len(), MAX_RESPONSES);
+    for (i, response) in given.responses.iter().enumerate().take(MAX_RESPONSES) {
         let path = format!("responses[{i}]");
         if response.role.as_ref().is_some_and(|role| !role.eq_ignore_ascii_case("tool")) {
             checks.issue(&format!("{path}.role"), "enum", "role must be tool");
         }
-        checks.content_bytes(&format!("{path}.content"), &response.content, MOST_CONTENT);
+        checks.content_bytes(&format!("{path}.content"), &response.content, MAX_CONTENT);
     }
     checks.finish()?;
     let lists = given.responses.iter().enumerate();

@@ -19,7 +19,7 @@ use crate::{
 
 /// A chat whose turn is still at work is looked at again after this, and then after twice as long each time.
 const SOON: Duration = Duration::from_millis(50);
-const MOST_DOUBLINGS: u32 = 6;
+const MAX_DOUBLINGS: u32 = 6;
 
 /// Gives results of sub-threads to chats.
 pub(crate) struct Returns(pub Arc<Turns>);
@@ -33,7 +33,7 @@ impl Work for Returns {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let (turns, account) = (&self.0, run.account());
         let returned: Returned = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
-        let pause = SOON * 2_u32.pow(returned.tries.min(MOST_DOUBLINGS));
+        let pause = SOON * 2_u32.pow(returned.tries.min(MAX_DOUBLINGS));
         let mut conn = turns.ports.db.conn().await?;
         let given = conn
             .transaction::<_, Error, _>(async |conn| {

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A sub-agent's thread ends at some time; until then nobody has to look.
-const LONGEST_HAND_OFF_MS: i64 = 365 * 24 * 3600 * 1000;
+const MAX_HAND_OFF_MS: i64 = 365 * 24 * 3600 * 1000;
 
 /// The course of one turn of a chat under one lease.
 pub(crate) struct TurnRunner<'a> {
@@ -134,7 +134,7 @@ impl<'a> TurnRunner<'a> {
         let client = open.iter().any(|open| open.waits() && open.awaits().is_none());
         let longest = millis(self.turns.client_tool_timeout);
         let (status, sleep_ms) = match (handed_off, client) {
-            (true, false) => (HANDED_OFF, LONGEST_HAND_OFF_MS),
+            (true, false) => (HANDED_OFF, MAX_HAND_OFF_MS),
             _ => (WAITING, longest),
         };
         let outcome = TurnCommit {

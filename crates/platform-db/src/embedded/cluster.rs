@@ -26,7 +26,7 @@ const HELD: [&str; 2] = ["lock file", "pre-existing shared memory block"];
 /// How long that one is waited for before it is tried again.
 const WAIT_FOR_OTHER: Duration = Duration::from_millis(100);
 /// A Unix socket path must fit into `sockaddr_un`.
-const LONGEST_SOCKET_DIR: usize = 80;
+const MAX_SOCKET_DIR: usize = 80;
 /// Where a cluster goes when its user cannot reach the data directory.
 const SYSTEM_DIR: &str = "/var/lib/platform";
 
@@ -233,7 +233,7 @@ fn short_name(of: &Path) -> String {
 
 fn socket_dir(home: &Path) -> Result<PathBuf> {
     let near = home.join("socket");
-    let dir = if near.as_os_str().len() <= LONGEST_SOCKET_DIR {
+    let dir = if near.as_os_str().len() <= MAX_SOCKET_DIR {
         near
     } else {
         std::env::temp_dir().join(format!("platform-{}", short_name(home)))

@@ -9,12 +9,12 @@ use utoipa::ToSchema;
 /// Variables by name; their values are never shown.
 pub(crate) type Variables = BTreeMap<String, Secret>;
 
-const MOST_VALUE: usize = 32 << 10;
-const MOST_NAME: usize = 128;
-const MOST_TOGETHER: usize = 512 << 10;
-const MOST_SCRIPT: usize = 64 << 10;
-const MOST_HOSTS: usize = 100;
-const MOST_ATTACHED: usize = 1000;
+const MAX_VALUE: usize = 32 << 10;
+const MAX_NAME: usize = 128;
+const MAX_TOGETHER: usize = 512 << 10;
+const MAX_SCRIPT: usize = 64 << 10;
+const MAX_HOSTS: usize = 100;
+const MAX_ATTACHED: usize = 1000;
 const RUNTIMES: [&str; 4] = ["default", "node24", "node22", "python3.13"];
 
 /// Whom a machine reaches.
@@ -304,10 +304,10 @@ impl SandboxConfig {
         checks.range("sandboxConfig.memoryMib", self.memory_mib, &(256..=8192));
         checks.range("sandboxConfig.cpus", self.cpus, &(1..=8));
         checks.range("sandboxConfig.diskMib", self.disk_mib, &(512..=65_536));
-        checks.bytes("sandboxConfig.initScript", self.init_script.len(), MOST_SCRIPT);
-        checks.bytes("sandboxConfig.startCommand", self.start_command.as_ref().map_or(0, String::len), MOST_SCRIPT);
+        checks.bytes("sandboxConfig.initScript", self.init_script.len(), MAX_SCRIPT);
+        checks.bytes("sandboxConfig.startCommand", self.start_command.as_ref().map_or(0, String::len), MAX_SCRIPT);
         check_variables(checks, "sandboxConfig.envVars", &self.env_vars);
-        checks.count("sandboxConfig.allowedHosts", self.allowed_hosts.len(), MOST_HOSTS);
+        checks.count("sandboxConfig.allowedHosts", self.allowed_hosts.len(), MAX_HOSTS);
         if let Some(host) = self.allowed_hosts.iter().find(|host| !is_host(host)) {
             let message = format!(
                 "sandboxConfig.allowedHosts: `{host}` is no host, such as pypi.org, *.example.com or db.example:5432"
@@ -332,8 +332,8 @@ impl EnvironmentSettings {
         let mut seen = BTreeSet::new();
         self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
-        checks.count("knowledgeDocumentIds", self.knowledge_document_ids.len(), MOST_ATTACHED);
-        checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MOST_ATTACHED);
+        checks.count("knowledgeDocumentIds", self.knowledge_document_ids.len(), MAX_ATTACHED);
+        checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MAX_ATTACHED);
         checks.count("knowledgeSkills", self.knowledge_skills.len(), 100);
         checks.tags("tags", &mut self.tags);
         checks.finish()
@@ -346,16 +346,16 @@ pub(crate) fn check_variables(checks: &mut Checks, path: &str, variables: &Varia
     for (name, value) in variables {
         let begins = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
         let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        if !begins || name.len() > MOST_NAME || !name.bytes().all(good) {
+        if !begins || name.len() > MAX_NAME || !name.bytes().all(good) {
             let shown: String = name.chars().take(64).collect();
             let message = format!("{path}: `{shown}` is no name of a variable: ^[A-Za-z_][A-Za-z0-9_]{{0,127}}$");
             checks.issue(path, "format", message);
         }
-        checks.bytes(&format!("{path}.{name}"), value.expose().len(), MOST_VALUE);
+        checks.bytes(&format!("{path}.{name}"), value.expose().len(), MAX_VALUE);
     }
     // A program begins with those of three layers, for which Linux has 2 MiB.
     let together = variables.iter().map(|(name, value)| name.len() + value.expose().len()).sum();
-    checks.bytes(path, together, MOST_TOGETHER);
+    checks.bytes(path, together, MAX_TOGETHER);
 }
 
 /// Puts the values in the place of masks that came back. A mask of nothing is an error.

@@ -31,7 +31,7 @@ use crate::{
 };
 
 const TOPIC: &str = "environments";
-const MOST_KNOWN: u64 = 10_000;
+const MAX_KNOWN: u64 = 10_000;
 /// Groups of tools that are no records.
 const BUILT_IN: &str = "builtin-";
 
@@ -166,7 +166,7 @@ impl PgEnvironments {
             settings,
         } = needs;
         let (known, machines) =
-            (InvalidatedCache::by_id(&bus, TOPIC, Capacity::Entries(MOST_KNOWN)), Machines::new(settings.most));
+            (InvalidatedCache::by_id(&bus, TOPIC, Capacity::Entries(MAX_KNOWN)), Machines::new(settings.most));
         Arc::new(Self {
             db,
             bus,

@@ -37,7 +37,7 @@ const ANSWERING: Duration = Duration::from_mins(1);
 /// What a command says within this is told together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// Pieces that are told together.
-const MOST_PIECES: usize = 64;
+const MAX_PIECES: usize = 64;
 
 enum CallKind {}
 
@@ -311,7 +311,7 @@ impl PgEnvironments {
         let (mut number, mut is_heard) = (0_u64, true);
         loop {
             let (mut pieces, mut told) = (Vec::new(), Vec::new());
-            said.recv_many(&mut pieces, MOST_PIECES).await;
+            said.recv_many(&mut pieces, MAX_PIECES).await;
             let mut ended = pieces.is_empty().then(|| Err(Error::unavailable("the sandbox has ended")));
             for piece in pieces {
                 match piece {

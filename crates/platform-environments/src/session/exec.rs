@@ -23,14 +23,14 @@ use crate::{
 /// After a command has ended, what it started may hold its output open.
 const LINGER: Duration = Duration::from_millis(100);
 /// Pieces that nobody has read yet.
-const MOST_UNREAD: usize = 64;
+const MAX_UNREAD: usize = 64;
 const PIECE: usize = 16 << 10;
 /// Exit code of a command that took too long.
 const TOO_LONG: i32 = 124;
 /// Exit code of a command that was killed.
 const KILLED: i32 = 137;
 /// Longest directory that a command may end in.
-const MOST_PATH: usize = 4096;
+const MAX_PATH: usize = 4096;
 /// Runs `$1` in `$2`; says at the end where it is, behind the mark `$3`. `$4`: where it runs when that is gone. The line
 /// sees nothing of this.
 const RUN: &str = r#"cd -- "$2" 2>/dev/null || { if [ -n "$4" ] && cd -- "$4" 2>/dev/null
@@ -72,7 +72,7 @@ pub(crate) async fn run(
 
 /// A place for what a line says.
 pub(crate) fn channel() -> (mpsc::Sender<OutputPiece>, mpsc::Receiver<OutputPiece>) {
-    mpsc::channel(MOST_UNREAD)
+    mpsc::channel(MAX_UNREAD)
 }
 
 /// What a line said that ran to its end, when nobody wants it in pieces.
@@ -299,12 +299,12 @@ impl Mark {
     fn read_rest(&mut self, mut shown: Vec<u8>) -> Vec<u8> {
         if let Some(end) = self.held.iter().position(|byte| *byte == 0).filter(|_| !self.is_over) {
             let said = String::from_utf8_lossy(&self.held[..end]).into_owned();
-            self.said = Some(said).filter(|said| said.starts_with('/') && said.len() <= MOST_PATH);
+            self.said = Some(said).filter(|said| said.starts_with('/') && said.len() <= MAX_PATH);
             self.held.drain(..=end);
             self.is_over = true;
         }
         // Somebody else may have said the mark.
-        if self.is_over || self.held.len() > MOST_PATH {
+        if self.is_over || self.held.len() > MAX_PATH {
             self.is_over = true;
             shown.append(&mut self.held);
         }

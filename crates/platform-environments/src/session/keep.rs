@@ -32,7 +32,7 @@ pub(super) const KEEP: u32 = 5;
 /// How often disks are measured, in looks.
 const MEASURE: u32 = 2;
 /// Longest life of a machine.
-const MOST_MS: i64 = 2 * 60 * 60 * 1000;
+const MAX_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
 const LAST_MS: i64 = 30_000;
 /// So long the end of a machine waits for what it needs to be saved and noted.
@@ -175,7 +175,7 @@ impl PgEnvironments {
             (state.expires, state.running > 0 || state.used.0 >= state.expires.0 - LAST_MS)
         };
         if live.session.auto_extend && is_used && expires.0 - now.0 < LAST_MS {
-            let most = live.session.started_ms + MOST_MS;
+            let most = live.session.started_ms + MAX_MS;
             let next = (expires.0 + live.term_ms).min(most);
             if next > expires.0 {
                 live.state().expires = Timestamp(next);

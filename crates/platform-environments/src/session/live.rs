@@ -20,9 +20,9 @@ use crate::{
 };
 
 /// Commands of one machine at once.
-const MOST_COMMANDS: usize = 32;
+const MAX_COMMANDS: usize = 32;
 /// Bytes of values that the output of one machine must not show.
-const MOST_SECRETS: usize = 16 << 20;
+const MAX_SECRETS: usize = 16 << 20;
 /// Where commands begin.
 pub(crate) const HOME: &str = "/workspace";
 
@@ -181,7 +181,7 @@ impl Live {
             users: HashMap::new(),
         };
         let term_ms = session.expires_ms - session.started_ms;
-        let commands = Semaphore::new(MOST_COMMANDS);
+        let commands = Semaphore::new(MAX_COMMANDS);
         let (state, secrets) = (Mutex::new(state), tokio::sync::Mutex::default());
         let (ending, measuring) = (AtomicBool::new(false), AtomicBool::new(false));
         let live = Self {
@@ -227,9 +227,9 @@ impl Live {
         if secrets.len() == known.len() {
             return Ok(self.state().redactor.clone());
         }
-        if secrets.iter().map(|(_, value)| value.len()).sum::<usize>() > MOST_SECRETS {
+        if secrets.iter().map(|(_, value)| value.len()).sum::<usize>() > MAX_SECRETS {
             let message = format!(
-                "This sandbox was given more than {MOST_SECRETS} bytes of values that its output must not show; \
+                "This sandbox was given more than {MAX_SECRETS} bytes of values that its output must not show; \
                  start another one."
             );
             return Err(Error::new(Code::CONFLICT, message));

@@ -22,7 +22,7 @@ pub(crate) const OWNED_FOR: Duration = Duration::from_secs(20);
 /// The disk of a machine that was being saved is found within this, or is lost.
 const FOUND_WITHIN: Duration = Duration::from_mins(1);
 /// Commands that are kept of a session.
-const MOST_COMMANDS: i32 = 500;
+const MAX_COMMANDS: i32 = 500;
 /// Sessions in which a machine runs or will.
 pub(crate) const LIVE: [&str; 4] = ["pending", "creating", "running", "stopping"];
 
@@ -302,7 +302,7 @@ pub(crate) async fn log(
         c::truncated.eq(output.truncated),
     );
     diesel::insert_into(c::table).values(row).on_conflict_do_nothing().execute(conn).await?;
-    let old = c::table.filter(c::session_id.eq(session).and(c::index.lt(count - MOST_COMMANDS)));
+    let old = c::table.filter(c::session_id.eq(session).and(c::index.lt(count - MAX_COMMANDS)));
     diesel::delete(old).execute(conn).await?;
     Ok(())
 }

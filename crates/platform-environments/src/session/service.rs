@@ -27,12 +27,12 @@ use crate::{
 };
 
 /// Of what the kernel takes as one argument, a little less.
-const MOST_LINE: usize = 120 << 10;
-const MOST_PATH: usize = 4096;
+const MAX_LINE: usize = 120 << 10;
+const MAX_PATH: usize = 4096;
 /// Characters of why a file is not read or written, as the machine says it.
-const MOST_REASON: usize = 1000;
+const MAX_REASON: usize = 1000;
 /// What of a command's output is remembered with its session, in bytes a stream.
-const MOST_LOGGED: usize = 16 << 10;
+const MAX_LOGGED: usize = 16 << 10;
 
 /// Who works on a machine: an agent or assistant, whose connection has variables of its own.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
@@ -256,14 +256,13 @@ fn file_error(live: &Live, path: &str, error: FileError) -> Error {
                 .with("path", path)
         }
         FileError::TooLarge => {
-            let message =
-                format!("{path} is larger than {} bytes; read it in parts with a command.", files::MOST_BYTES);
-            Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", files::MOST_BYTES)
+            let message = format!("{path} is larger than {} bytes; read it in parts with a command.", files::MAX_BYTES);
+            Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", files::MAX_BYTES)
         }
         FileError::Refused(reason) => {
             // It is what a program of the machine says.
             let reason = live.state().redactor.text(&reason);
-            let reason: String = reason.chars().take(MOST_REASON).collect();
+            let reason: String = reason.chars().take(MAX_REASON).collect();
             Error::invalid("path", "format", format!("path: {reason}"))
         }
         FileError::Machine(error) => failed(error),
@@ -272,11 +271,11 @@ fn file_error(live: &Live, path: &str, error: FileError) -> Error {
 
 fn logged(output: &CommandOutput) -> CommandOutput {
     let tail = |text: &str| {
-        let from = text.ceil_char_boundary(text.len().saturating_sub(MOST_LOGGED));
+        let from = text.ceil_char_boundary(text.len().saturating_sub(MAX_LOGGED));
         text[from..].replace('\0', "\u{fffd}")
     };
     let (stdout, stderr) = (tail(&output.stdout), tail(&output.stderr));
-    let truncated = output.truncated || output.stdout.len().max(output.stderr.len()) > MOST_LOGGED;
+    let truncated = output.truncated || output.stdout.len().max(output.stderr.len()) > MAX_LOGGED;
     CommandOutput { stdout, stderr, truncated, ..output.clone() }
 }
 
@@ -291,7 +290,7 @@ fn check_path(checks: &mut Checks, field: &str, path: &str) {
     if path.is_empty() || path.contains('\0') {
         checks.issue(field, "required", format!("{field} is required: a path on the machine"));
     } else {
-        checks.bytes(field, path.len(), MOST_PATH);
+        checks.bytes(field, path.len(), MAX_PATH);
     }
 }
 
@@ -307,12 +306,12 @@ impl NewCommand {
         if self.command.trim().is_empty() {
             checks.issue("command", "required", "command is required: a line of the shell");
         }
-        checks.bytes("command", bytes, MOST_LINE);
+        checks.bytes("command", bytes, MAX_LINE);
         let mut texts = std::iter::once(&self.command).chain(&self.args).chain(&self.cwd);
         if texts.any(|text| text.contains('\0')) {
             checks.issue("command", "format", "command, args and cwd cannot contain zero bytes");
         }
-        checks.bytes("cwd", self.cwd.as_ref().map_or(0, String::len), MOST_PATH);
+        checks.bytes("cwd", self.cwd.as_ref().map_or(0, String::len), MAX_PATH);
         checks.range("timeoutSeconds", self.timeout_seconds.unwrap_or(300), &(0..=3600));
     }
 }

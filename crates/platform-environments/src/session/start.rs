@@ -33,9 +33,9 @@ const INIT: Duration = Duration::from_mins(10);
 /// Longest start that others wait for.
 const MINUTE_MS: i64 = 60_000;
 /// What of an init script's output is kept.
-const MOST_INIT: usize = 64 << 10;
+const MAX_INIT: usize = 64 << 10;
 /// Characters of what a program says of its version.
-const MOST_VERSION: usize = 200;
+const MAX_VERSION: usize = 200;
 /// Programs that are looked for.
 const PROGRAMS: &str = "bash sh git curl wget node npm npx python3 pip3 jq make gcc g++ tar gzip zip unzip rsync ssh \
     sqlite3 psql ffmpeg perl ruby php go cargo rustc java deno bun uv gh";
@@ -287,7 +287,7 @@ impl PgEnvironments {
             let redactor = live.state().redactor.clone();
             // A program says of itself whatever it likes.
             for version in clis.iter_mut().filter_map(|cli| cli.version.as_mut()) {
-                *version = redactor.text(version).chars().take(MOST_VERSION).collect();
+                *version = redactor.text(version).chars().take(MAX_VERSION).collect();
             }
             let mut conn = self.db.conn().await?;
             environments::set_clis(&mut conn, &live.account, &live.session.environment_id, &clis).await
@@ -328,7 +328,7 @@ impl PgEnvironments {
             timeout,
             ends_with_reader: false,
             is_raw: false,
-            most_bytes: MOST_INIT,
+            most_bytes: MAX_INIT,
         };
         let (nobody, _) = channel();
         let is_new = live.session.from_snapshot_id.is_none();

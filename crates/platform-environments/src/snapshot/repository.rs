@@ -35,7 +35,7 @@ pub(crate) struct SnapshotRow {
 use sandbox_snapshots as s;
 
 /// Longest making of a snapshot.
-const LONGEST_MS: i64 = 30 * 60 * 1000;
+const MAX_MS: i64 = 30 * 60 * 1000;
 
 #[diesel::dsl::auto_type(no_type_alias)]
 fn of<'a>(account: &'a str, environment: &'a str) -> _ {
@@ -212,7 +212,7 @@ pub(crate) async fn of_sandbox(conn: &mut Conn, account: &AccountId, sandbox: &s
 /// What was being made of a new machine that is gone waits for one who makes it.
 pub(crate) async fn leave_unmade(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {
     let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)).and(s::status.eq("creating")));
-    let own = own.filter(s::created_ms.gt(now.0 - LONGEST_MS));
+    let own = own.filter(s::created_ms.gt(now.0 - MAX_MS));
     let nobodys = (s::source_sandbox_id.eq(None::<String>), s::owner.eq(""));
     diesel::update(own).set(nobodys).execute(conn).await?;
     Ok(())
@@ -223,7 +223,7 @@ pub(crate) async fn take_unmade(conn: &mut Conn, owner: &str, now: Timestamp) ->
     // Whoever makes one says within this of which machine.
     const SAID_MS: i64 = 2 * 60 * 1000;
     let unmade = s::table.filter(s::status.eq("creating").and(s::source_sandbox_id.is_null()));
-    let unmade = unmade.filter(s::created_ms.gt(now.0 - LONGEST_MS));
+    let unmade = unmade.filter(s::created_ms.gt(now.0 - MAX_MS));
     let unmade = unmade.filter(s::owner.eq("").or(s::edited_ms.lt(now.0 - SAID_MS)));
     let taken = diesel::update(unmade).set((s::owner.eq(owner), s::edited_ms.eq(now.0)));
     Ok(taken.returning(SnapshotRow::as_returning()).get_results(conn).await?)
@@ -236,7 +236,7 @@ pub(crate) async fn fail_forgotten(conn: &mut Conn, now: Timestamp) -> Result<()
          WHERE s.status = 'creating' AND s.created_ms < $2 AND NOT EXISTS (SELECT FROM sandbox_sessions l \
              WHERE l.sandbox_id = s.source_sandbox_id AND l.status IN ('pending', 'creating', 'running', 'stopping'))",
     );
-    fail.bind::<BigInt, _>(now.0).bind::<BigInt, _>(now.0 - LONGEST_MS).execute(conn).await?;
+    fail.bind::<BigInt, _>(now.0).bind::<BigInt, _>(now.0 - MAX_MS).execute(conn).await?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ pub use model::{
     EmbeddingUsage, Indexing, IndexingError, ListedChunk, NewDocument, PlannedDeletion, Queued, Reindex, Upload,
     UsedBy, UsedByAgent, UsedByAssistant, Version, VersionText,
 };
-pub(crate) use model::{MOST_TEXT, tokens};
+pub(crate) use model::{MAX_TEXT, tokens};
 pub(crate) use service::Gone;
 pub use service::{DocumentLimits, DocumentService, FolderResources, KnowledgeNeeds, PgKnowledge, SourceFiles};
 pub(crate) use write::{BINARY, Making, create_in};

@@ -6,8 +6,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 /// Bytes of the text that is read of a file (contract 06 §2).
-pub(crate) const MOST_TEXT: usize = 5 << 20;
-const MOST_SUMMARY: usize = 4000;
+pub(crate) const MAX_TEXT: usize = 5 << 20;
+const MAX_SUMMARY: usize = 4000;
 
 /// What a client sets of a document (contract 06 §1).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -39,7 +39,7 @@ impl DocumentSettings {
     pub(crate) fn check(&mut self, most_bytes: usize) -> Result<()> {
         let mut checks = Checks::default();
         checks.name(&self.name);
-        checks.length("summary", &self.summary, 0..=MOST_SUMMARY);
+        checks.length("summary", &self.summary, 0..=MAX_SUMMARY);
         checks.bytes("markdownContent", self.markdown_content.len(), most_bytes);
         checks.tags("tags", &mut self.tags);
         checks.finish()

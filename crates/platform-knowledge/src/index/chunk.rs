@@ -12,11 +12,11 @@ const OVERLAP: usize = 60;
 /// Pieces of a text; one with more headings than that is cut without regard to them.
 const MOST: usize = 10_000;
 /// Bytes that are cut into pieces at once.
-const MOST_PART: usize = 64 << 10;
+const MAX_PART: usize = 64 << 10;
 /// Bytes of space between two pieces, so that the second begins with the end of the first.
-const MOST_BETWEEN: usize = 16;
+const MAX_BETWEEN: usize = 16;
 /// Bytes of a heading in a path.
-const MOST_HEADING: usize = 200;
+const MAX_HEADING: usize = 200;
 
 /// A piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,7 +67,7 @@ fn pieces(heading_path: &[String], text: &str) -> Vec<Chunk> {
     for part in parts(text) {
         for (at, piece) in splitter.chunk_indices(part) {
             let piece = part_begin + at..part_begin + at + piece.len();
-            let is_near = !before.is_empty() && piece.start - before.end <= MOST_BETWEEN;
+            let is_near = !before.is_empty() && piece.start - before.end <= MAX_BETWEEN;
             let begin = if is_near { before.start + overlap(&text[before.clone()]) } else { piece.start };
             let text = &text[begin..piece.end];
             chunks.push(Chunk {
@@ -98,7 +98,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
         if rest.is_empty() {
             return None;
         }
-        let most = rest.floor_char_boundary(MOST_PART);
+        let most = rest.floor_char_boundary(MAX_PART);
         let end = if most == rest.len() {
             most
         } else {
@@ -144,7 +144,7 @@ fn sections(markdown: &str) -> Vec<(Vec<String>, &str)> {
             path.retain(|(above, _)| *above < level);
             let after = at + line.len();
             // What is left out of its name is said below it.
-            begin = if name.len() < MOST_HEADING - 3 { after } else { end };
+            begin = if name.len() < MAX_HEADING - 3 { after } else { end };
             bare = Some(markdown[end..after].trim());
             path.push((level, name));
         }
@@ -205,7 +205,7 @@ fn heading(line: &str) -> Option<(usize, String)> {
 /// As much of a heading as is kept.
 fn name_of(heading: &str) -> String {
     let name = heading.trim();
-    name[..name.floor_char_boundary(MOST_HEADING)].to_owned()
+    name[..name.floor_char_boundary(MAX_HEADING)].to_owned()
 }
 
 #[cfg(test)]

@@ -27,12 +27,12 @@ pub use embed::keep;
 /// Kind of the runs that index the documents of an account; their subject is the account.
 pub(crate) const KIND: &str = "index";
 /// Bytes of a word; what is longer is nobody's word.
-const MOST_WORD: usize = 1000;
+const MAX_WORD: usize = 1000;
 
 /// The words of a text that the index keeps: PostgreSQL takes 2,046 bytes, the account before each among them.
 pub(crate) fn kept_words(text: &str) -> String {
     let words = unsplit_words(text).fold(search_words(text), |words, whole| words + " " + &whole);
-    let is_kept = |word: &&str| word.len() <= MOST_WORD;
+    let is_kept = |word: &&str| word.len() <= MAX_WORD;
     if words.split(' ').all(|word| is_kept(&word)) {
         return words;
     }

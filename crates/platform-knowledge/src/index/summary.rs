@@ -24,7 +24,7 @@ const KIND: &str = "summarise";
 /// Whoever cannot be asked is asked again after so long.
 const LATER: Duration = Duration::from_mins(5);
 /// Characters of a document that are read for it.
-const MOST_READ: usize = 16_000;
+const MAX_READ: usize = 16_000;
 /// Characters of a summary.
 const MOST: usize = 1000;
 const TASK: &str = "Sum up the document that follows in one or two short sentences, in its language, so that a reader \
@@ -85,7 +85,7 @@ impl SummaryWork {
         let text = repository::text(conn.get(), account, id, &row.content_hash).await?.unwrap_or_default();
         drop(conn);
         let model = knowledge.budget.model(&search::payer(account, row.project_id.clone()), None);
-        let text: String = text.chars().take(MOST_READ).collect();
+        let text: String = text.chars().take(MAX_READ).collect();
         let answer = match knowledge.catalog.choose(None, None) {
             Ok(own) => {
                 let spec = knowledge.catalog.helper(Operation::Summary, &own);

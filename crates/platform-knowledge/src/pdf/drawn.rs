@@ -9,7 +9,7 @@ const BETWEEN_LINES: f64 = 1.5;
 /// A cell begins at most so many sizes of its letters above the last line of the one before.
 const TALLEST_CELL: f64 = 20.0;
 /// Lines of a cell.
-const MOST_LINES: usize = 64;
+const MAX_LINES: usize = 64;
 /// Letters that are drawn as one.
 const LIGATURES: [(&str, &str); 7] = [
     ("\u{fb00}", "ff"),
@@ -164,7 +164,7 @@ fn ends_cell(lines: &mut Vec<Line>, (x, y): (f64, f64), size: f64) -> bool {
     let mut first = last;
     // A cell rises no further above the middle of its row than it falls below.
     let reaches = |line: &Line| line.cells.iter().all(|cell| y - cell.bottom <= up + size * 0.1);
-    while first > last.saturating_sub(MOST_LINES)
+    while first > last.saturating_sub(MAX_LINES)
         && lines[first - 1].is_cell_with(&lines[first])
         && reaches(&lines[first - 1])
     {

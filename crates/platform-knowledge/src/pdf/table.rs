@@ -5,7 +5,7 @@ use super::whole_words;
 use crate::html::cell_of;
 
 /// Columns of a table.
-const MOST_COLUMNS: usize = 64;
+const MAX_COLUMNS: usize = 64;
 
 /// A column of a table: where its cells are on the page, and what they say, each with the number of its row.
 struct Column {
@@ -72,5 +72,5 @@ fn places(columns: &[Column], cells: &[(&Cell, &str)]) -> Option<Vec<Option<usiz
     }
     let (old, new) = (places.iter().flatten().count(), places.iter().filter(|place| place.is_none()).count());
     let is_row = if columns.is_empty() { new > 1 } else { old > 1 };
-    (is_row && columns.len() + new <= MOST_COLUMNS).then_some(places)
+    (is_row && columns.len() + new <= MAX_COLUMNS).then_some(places)
 }

@@ -15,18 +15,18 @@ use super::{
 use crate::index::kept_words;
 
 /// A word that is in so many pieces is counted no further, and looked for only where no rarer one is found.
-const MOST_COUNTED: i64 = 20_000;
+const MAX_COUNTED: i64 = 20_000;
 /// Documents whose pieces are counted; who has more has many.
-const MOST_READ: i64 = 5000;
+const MAX_READ: i64 = 5000;
 /// Pieces that are weighed: those that have most of the words.
-const MOST_WEIGHED: i64 = 200;
+const MAX_WEIGHED: i64 = 200;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
-const MOST_ASKED: i64 = 64;
+const MAX_ASKED: i64 = 64;
 /// Words of a query that are looked for, the rarest.
-const MOST_WORDS: i64 = 24;
+const MAX_WORDS: i64 = 24;
 /// Words that are not found for which names like them are looked for, from so many characters on.
-const MOST_UNKNOWN: usize = 8;
-const SHORTEST_UNKNOWN: i64 = 4;
+const MAX_UNKNOWN: usize = 8;
+const MIN_UNKNOWN: i64 = 4;
 /// A letter that is missing, or one too many, in a word of seven.
 const ALIKE: &str = "SET LOCAL pg_trgm.word_similarity_threshold = 0.5";
 
@@ -61,8 +61,8 @@ fn statement(bounds: &Bounds) -> String {
         let within = format!("JOIN documents d ON d.account_id = $1 AND d.id = hits.document_id AND {WITHIN}");
         // By the pieces of the documents where they are few, else by those of the words.
         let few = format!(
-            "(SELECT count(*) < {MOST_READ} AND sum(piece_count) < {MOST_COUNTED}
-                FROM (SELECT piece_count FROM documents d WHERE {WITHIN} LIMIT {MOST_READ}) d)"
+            "(SELECT count(*) < {MAX_READ} AND sum(piece_count) < {MAX_COUNTED}
+                FROM (SELECT piece_count FROM documents d WHERE {WITHIN} LIMIT {MAX_READ}) d)"
         );
         let common = format!(
             "SELECT n, document_id, position, weight FROM common JOIN (
@@ -71,7 +71,7 @@ fn statement(bounds: &Bounds) -> String {
                 UNION ALL
                 (SELECT c.* FROM chunks c JOIN documents d ON d.account_id = c.account_id || '' AND d.id = c.document_id
                 WHERE {WITHIN} AND c.words @@ (SELECT string_agg(query::text, '|')::tsquery FROM common) AND NOT {few}
-                LIMIT {MOST_COUNTED})
+                LIMIT {MAX_COUNTED})
             ) c ON words @@ query"
         );
         (within, common)
@@ -90,36 +90,36 @@ fn statement(bounds: &Bounds) -> String {
             FROM mine, languages, unnest(to_tsvector(language::regconfig, $8)) WHERE language IS NOT NULL
         ), asked AS MATERIALIZED (
             SELECT row_number() OVER (ORDER BY length(word) DESC, word)::smallint AS n, * FROM words
-            ORDER BY n LIMIT {MOST_ASKED}
+            ORDER BY n LIMIT {MAX_ASKED}
         ), hits AS MATERIALIZED (
             SELECT asked.n, hit.document_id, hit.position FROM asked CROSS JOIN LATERAL (
                 SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.query
-                LIMIT {MOST_COUNTED}) hit
+                LIMIT {MAX_COUNTED}) hit
         ), counted AS MATERIALIZED (
             SELECT asked.*, coalesce(pieces, 0) AS pieces
             FROM asked LEFT JOIN (SELECT n, count(*) AS pieces FROM hits GROUP BY n) h USING (n)
         ), total AS (
-            SELECT CASE WHEN count(*) < {MOST_READ} THEN sum(piece_count) ELSE greatest(sum(piece_count), {MOST_COUNTED})
-                END AS of FROM (SELECT piece_count FROM documents WHERE account_id = $1 LIMIT {MOST_READ}) d
+            SELECT CASE WHEN count(*) < {MAX_READ} THEN sum(piece_count) ELSE greatest(sum(piece_count), {MAX_COUNTED})
+                END AS of FROM (SELECT piece_count FROM documents WHERE account_id = $1 LIMIT {MAX_READ}) d
         ), sought AS MATERIALIZED (
             SELECT n, word, query, pieces, ln(1 + (greatest(of - pieces, 0) + 0.5) / (pieces + 0.5))::float8 AS weight
-            FROM counted, total WHERE pieces > 0 ORDER BY pieces, n LIMIT {MOST_WORDS}
+            FROM counted, total WHERE pieces > 0 ORDER BY pieces, n LIMIT {MAX_WORDS}
         ), rare AS MATERIALIZED (
             SELECT n, hits.document_id, hits.position, weight FROM hits JOIN sought USING (n) {within}
-            WHERE pieces < {MOST_COUNTED}
+            WHERE pieces < {MAX_COUNTED}
         ), common AS (
-            SELECT * FROM sought WHERE pieces >= {MOST_COUNTED} AND NOT EXISTS (SELECT FROM rare)
+            SELECT * FROM sought WHERE pieces >= {MAX_COUNTED} AND NOT EXISTS (SELECT FROM rare)
         ), matching AS MATERIALIZED (
             SELECT * FROM rare UNION ALL {common}
         ), above AS (
             SELECT hit.document_id, hit.position, weight FROM (SELECT DISTINCT n, weight FROM matching) m
             JOIN asked USING (n) CROSS JOIN LATERAL (
                 SELECT hits.document_id, hits.position FROM chunks hits {within}
-                WHERE hits.account_id || '' = $1 AND hits.words @@ asked.above LIMIT {MOST_WEIGHED}) hit
+                WHERE hits.account_id || '' = $1 AND hits.words @@ asked.above LIMIT {MAX_WEIGHED}) hit
         ), candidates AS (
             SELECT document_id, position FROM (
                 SELECT document_id, position, weight FROM matching UNION ALL SELECT * FROM above
-            ) m GROUP BY 1, 2 ORDER BY sum(weight) DESC, 1, 2 LIMIT {MOST_WEIGHED}
+            ) m GROUP BY 1, 2 ORDER BY sum(weight) DESC, 1, 2 LIMIT {MAX_WEIGHED}
         ), weighed AS (
             SELECT c.*, d.name,
                 (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))
@@ -133,8 +133,8 @@ fn statement(bounds: &Bounds) -> String {
             SELECT * FROM weighed ORDER BY score DESC, document_id, position LIMIT $9
         )
         SELECT ARRAY(SELECT word FROM counted
-                WHERE (pieces = 0 OR pieces < {MOST_COUNTED} AND n IN (SELECT n FROM sought EXCEPT SELECT n FROM rare))
-                AND length(word) >= {SHORTEST_UNKNOWN}
+                WHERE (pieces = 0 OR pieces < {MAX_COUNTED} AND n IN (SELECT n FROM sought EXCEPT SELECT n FROM rare))
+                AND length(word) >= {MIN_UNKNOWN}
                 AND EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') ORDER BY n) AS unknown,
             (SELECT count(*) FROM counted) AS asked, (SELECT coalesce(sum(weight), 1) FROM sought) AS weight,
             id IS NOT NULL AS is_found, coalesce(document_id, '') AS document_id, coalesce(name, '') AS name,
@@ -172,7 +172,7 @@ pub(crate) async fn search(
     #[expect(clippy::cast_precision_loss, reason = "at most 64")]
     let (all, weight) = (first.asked as f64, first.weight);
     let mut unknown = std::mem::take(&mut first.unknown);
-    unknown.truncate(MOST_UNKNOWN);
+    unknown.truncate(MAX_UNKNOWN);
     let found = rows.into_iter().filter(|row| row.is_found).map(|row| row.found);
     // No word counts more than 2.2 times its weight.
     let mut found: Vec<SearchResult> =

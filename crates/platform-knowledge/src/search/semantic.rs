@@ -23,7 +23,7 @@ use super::{
 };
 
 /// Bytes of vectors that are kept in memory, and that one search compares at most.
-const MOST_BYTES: usize = 112 << 20;
+const MAX_BYTES: usize = 112 << 20;
 /// Searches that read and compare vectors at once, and of one account.
 const AT_ONCE: (usize, usize) = (2, 1);
 /// Pieces that are compared one by one although there is an index, which looks at what is of others, too.
@@ -33,7 +33,7 @@ const TOGETHER: usize = 1000;
 /// Pieces that the index is asked for at least: it finds them roughly in their order, the nearest not always first.
 const CANDIDATES: i64 = 100;
 /// Dimensions that an index of pgvector takes, of whole and of half numbers.
-const MOST_INDEXED: (usize, usize) = (2000, 4000);
+const MAX_INDEXED: (usize, usize) = (2000, 4000);
 
 /// The vectors of pieces.
 pub(crate) struct Vectors {
@@ -84,7 +84,7 @@ struct Vector {
 impl Default for Vectors {
     fn default() -> Self {
         let weigh = |_: &String, pieces: &Arc<Pieces>| u32::try_from(pieces.bytes()).unwrap_or(u32::MAX);
-        let known = Cache::builder().weigher(weigh).max_capacity(MOST_BYTES as u64).build();
+        let known = Cache::builder().weigher(weigh).max_capacity(MAX_BYTES as u64).build();
         Self { known, places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1), indexed: OnceLock::new() }
     }
 }
@@ -138,7 +138,7 @@ impl Vectors {
             let known = self.known.get(&document.index_id);
             let numbers = usize::try_from(document.piece_count).unwrap_or(0) * dimensions;
             let size = known.as_ref().map_or(numbers * size_of::<f32>(), |known| known.bytes());
-            if bytes + size > MOST_BYTES {
+            if bytes + size > MAX_BYTES {
                 left_out += 1;
                 pieces.push(Arc::default());
                 continue;
@@ -181,7 +181,7 @@ impl Vectors {
         let mut conn = db.dedicated().await?;
         let size: Vec<Size> = diesel::sql_query(SIZE).bind::<Text, _>(model).load(&mut conn).await?;
         let dimensions = size.into_iter().next().and_then(|size| usize::try_from(size.dimensions?).ok());
-        let Some(dimensions) = dimensions.filter(|dimensions| (1..=MOST_INDEXED.1).contains(dimensions)) else {
+        let Some(dimensions) = dimensions.filter(|dimensions| (1..=MAX_INDEXED.1).contains(dimensions)) else {
             return Ok(());
         };
         #[derive(QueryableByName)]
@@ -208,7 +208,7 @@ impl Vectors {
                     conn.batch_execute(&format!("DROP INDEX CONCURRENTLY {name}")).await?;
                 }
                 let (cast, model) = (cast(dimensions), model.replace('\'', "''"));
-                let kind = if dimensions > MOST_INDEXED.0 { "halfvec" } else { "vector" };
+                let kind = if dimensions > MAX_INDEXED.0 { "halfvec" } else { "vector" };
                 let create = format!(
                     "CREATE INDEX CONCURRENTLY {name} ON chunk_vectors \
                      USING hnsw ((embedding::{cast}) {kind}_cosine_ops) WHERE model = '{model}'"
@@ -263,7 +263,7 @@ async fn read(
 
 /// The type of pgvector that vectors of so many dimensions are compared as.
 fn cast(dimensions: usize) -> String {
-    if dimensions > MOST_INDEXED.0 { format!("halfvec({dimensions})") } else { format!("vector({dimensions})") }
+    if dimensions > MAX_INDEXED.0 { format!("halfvec({dimensions})") } else { format!("vector({dimensions})") }
 }
 
 /// The documents within the bounds, newest first.

@@ -13,8 +13,8 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 use super::model::SkillFile;
 
 /// Files of a skill, and bytes of them together (contract 14).
-pub(super) const MOST_FILES: usize = 500;
-pub(super) const MOST_BYTES: usize = 8 << 20;
+pub(super) const MAX_FILES: usize = 500;
+pub(super) const MAX_BYTES: usize = 8 << 20;
 
 /// What is in an archive, or why it is not taken.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub(crate) fn unpack(bytes: &[u8]) -> Vec<u8> {
 
 fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
     let mut archive = ZipArchive::new(Cursor::new(bytes))?;
-    if archive.len() > 2 * MOST_FILES {
+    if archive.len() > 2 * MAX_FILES {
         return Ok(Unpacked::TooLarge);
     }
     let (mut files, mut size) = (Vec::new(), 0);
@@ -69,9 +69,9 @@ fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
             continue;
         }
         let mut content = Vec::new();
-        entry.by_ref().take((MOST_BYTES - size + 1) as u64).read_to_end(&mut content)?;
+        entry.by_ref().take((MAX_BYTES - size + 1) as u64).read_to_end(&mut content)?;
         size += content.len();
-        if size > MOST_BYTES || files.len() >= MOST_FILES {
+        if size > MAX_BYTES || files.len() >= MAX_FILES {
             return Ok(Unpacked::TooLarge);
         }
         files.push((path, FileContent::of(content)));
@@ -195,11 +195,11 @@ mod tests {
             assert!(matches!(refused, Unpacked::Refused(_)), "{refused:?}");
         }
         let many = archive(&|zip| {
-            (0..=MOST_FILES).for_each(|n| zip.start_file(format!("f{n}"), plain).expect("a file"));
+            (0..=MAX_FILES).for_each(|n| zip.start_file(format!("f{n}"), plain).expect("a file"));
         });
         assert!(matches!(serde_json::from_slice(&unpack(&many)).expect("JSON"), Unpacked::TooLarge));
         let bomb = file("SKILL.md");
-        let bomb = pack(&[SkillFile { content: "0".repeat(MOST_BYTES + 1), ..bomb }]).expect("packed");
+        let bomb = pack(&[SkillFile { content: "0".repeat(MAX_BYTES + 1), ..bomb }]).expect("packed");
         assert!(matches!(serde_json::from_slice(&unpack(&bomb)).expect("JSON"), Unpacked::TooLarge));
     }
 }

@@ -16,9 +16,9 @@ use platform_db::Conn;
 use super::model::Skill;
 
 /// Bytes of a skill that is read as a whole, its paths among them; of the paths alone of one that is listed.
-pub(super) const MOST_TREE: usize = 8 << 20;
+pub(super) const MAX_TREE: usize = 8 << 20;
 /// Files of such a skill.
-const MOST_FILES: usize = 2000;
+const MAX_FILES: usize = 2000;
 
 /// A folder of a skill, or a skill.
 #[derive(QueryableByName)]
@@ -130,7 +130,7 @@ impl Listing {
     pub fn whole(self) -> Result<Vec<(String, FileRow)>> {
         let size = |(path, file): &(String, FileRow)| path.len().saturating_add(file.bytes());
         let all = self.files.iter().fold(0_usize, |all, file| all.saturating_add(size(file)));
-        if self.is_whole && all <= MOST_TREE {
+        if self.is_whole && all <= MAX_TREE {
             return Ok(self.files);
         }
         Err(too_large())
@@ -149,9 +149,9 @@ impl Listing {
 /// A skill cannot be read as a whole.
 pub(super) fn too_large() -> Error {
     let message = format!(
-        "This skill has more than {MOST_FILES} files, or 8 MiB of texts or of other files; read them one by one."
+        "This skill has more than {MAX_FILES} files, or 8 MiB of texts or of other files; read them one by one."
     );
-    Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE)
+    Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MAX_TREE)
 }
 
 #[derive(QueryableByName)]
@@ -190,10 +190,10 @@ pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> R
         .bind::<Text, _>(account.as_str())
         .bind::<Text, _>(skill)
         .bind::<Array<Text>, _>(folders)
-        .bind::<BigInt, _>(i64::try_from(MOST_FILES).unwrap_or(i64::MAX) + 1);
+        .bind::<BigInt, _>(i64::try_from(MAX_FILES).unwrap_or(i64::MAX) + 1);
     let files: Vec<FileRow> = files.load(&mut second).await?;
     let above: HashMap<&str, &FolderName> = below.iter().map(|folder| (folder.id.as_str(), folder)).collect();
-    let (mut left, mut taken) = (MOST_TREE, Paths::default());
+    let (mut left, mut taken) = (MAX_TREE, Paths::default());
     let (mut found, mut is_whole) = (Vec::with_capacity(files.len()), true);
     for file in files {
         let mut names = vec![file.name.as_str()];
@@ -204,7 +204,7 @@ pub(super) async fn of_skill(conn: &Conn, account: &AccountId, skill: &str) -> R
             names.push(&within.name);
             folder = above.get(within.parent.as_str());
         }
-        if size > left || found.len() == MOST_FILES {
+        if size > left || found.len() == MAX_FILES {
             is_whole = false;
             break;
         }

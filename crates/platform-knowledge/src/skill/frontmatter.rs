@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 /// So many bytes of a text are looked at.
 pub(super) const HEAD_BYTES: usize = 4096;
-const MOST_NAME: usize = 200;
-const MOST_DESCRIPTION: usize = 1024;
+const MAX_NAME: usize = 200;
+const MAX_DESCRIPTION: usize = 1024;
 
 /// Name and description that a text gives itself.
 pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
@@ -38,7 +38,7 @@ pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
         let in_line = |c: char| if c.is_control() { ' ' } else { c };
         (!value.is_empty()).then(|| value.chars().map(in_line).take(most).collect())
     };
-    (of("name", MOST_NAME), of("description", MOST_DESCRIPTION))
+    (of("name", MAX_NAME), of("description", MAX_DESCRIPTION))
 }
 
 /// A YAML scalar of one line without its quotes.
@@ -61,7 +61,7 @@ fn scalar(text: &str) -> String {
 
 /// A description as it is shown.
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(MOST_DESCRIPTION).collect()
+    text.chars().take(MAX_DESCRIPTION).collect()
 }
 
 /// The text of a new skill.

@@ -20,7 +20,7 @@ const BATCH: i64 = 1000;
 /// So many are shown where nobody says how many.
 pub(super) const MOST: i64 = 2000;
 /// Tags that are listed.
-const MOST_TAGS: i64 = 1000;
+const MAX_TAGS: i64 = 1000;
 
 #[derive(QueryableByName)]
 struct Row {
@@ -198,7 +198,7 @@ pub(super) async fn tags(conn: &Conn, account: &AccountId, filter: &SkillFilter)
         .bind::<Text, _>(account.as_str())
         .bind::<Nullable<Text>, _>(&filter.project_id)
         .bind::<Nullable<Array<Text>>, _>(&filter.within)
-        .bind::<BigInt, _>(MOST_TAGS);
+        .bind::<BigInt, _>(MAX_TAGS);
     Ok(tags.load::<Tag>(&mut conn).await?.into_iter().map(|of| of.tag).collect())
 }
 

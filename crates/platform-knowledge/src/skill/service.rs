@@ -21,7 +21,7 @@ use platform_runtime::no_answer;
 use tokio::time::timeout;
 
 use super::{
-    archive::{FileContent, MOST_BYTES, MOST_FILES, Unpacked, pack, placed},
+    archive::{FileContent, MAX_BYTES, MAX_FILES, Unpacked, pack, placed},
     files,
     frontmatter::{identity, shortened, stub},
     model::{
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     code,
     document::{BINARY, DocumentSettings, Making, PgKnowledge, create_in, repository as documents},
-    extract::LONGEST_WAIT,
+    extract::MAX_WAIT,
     folder::{Folder, FolderRow, FolderSettings, repository as folders},
     tree,
 };
@@ -284,7 +284,7 @@ impl SkillService for PgKnowledge {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
         let rows = files::of_skill(conn.get(), account, id).await?.whole()?;
-        let left = AtomicU64::new(files::MOST_TREE as u64);
+        let left = AtomicU64::new(files::MAX_TREE as u64);
         let read = stream::iter(rows).map(|(path, row)| self.skill_file(account, path, row, &left));
         let files = read.buffered(AT_ONCE).try_collect().await?;
         Ok(SkillTree { version: skill.version.clone(), skill, files })
@@ -312,7 +312,7 @@ impl SkillService for PgKnowledge {
         let unpacked = match files {
             SkillFiles::Zip(archive) => {
                 let full = |_| Error::unavailable("other files of the account are still being read");
-                let place = timeout(LONGEST_WAIT, self.extraction.place(&caller.account)).await.map_err(full)?;
+                let place = timeout(MAX_WAIT, self.extraction.place(&caller.account)).await.map_err(full)?;
                 match self.extraction.read::<Unpacked>(&place, "zip", &archive).await {
                     Ok(unpacked) => unpacked,
                     Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
@@ -382,7 +382,7 @@ impl SkillService for PgKnowledge {
 /// Files that were sent one by one, as if they had been in an archive.
 fn unpacked(files: Vec<(String, Bytes)>) -> Unpacked {
     let size: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-    if files.len() > MOST_FILES || size > MOST_BYTES {
+    if files.len() > MAX_FILES || size > MAX_BYTES {
         return Unpacked::TooLarge;
     }
     Unpacked::Files(files.into_iter().map(|(path, bytes)| (path, FileContent::of(bytes.to_vec()))).collect())
@@ -393,6 +393,6 @@ fn refused(reason: &str) -> Error {
 }
 
 fn too_large() -> Error {
-    let message = format!("A skill has at most {MOST_FILES} files and {MOST_BYTES} bytes.");
-    Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_BYTES)
+    let message = format!("A skill has at most {MAX_FILES} files and {MAX_BYTES} bytes.");
+    Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MAX_BYTES)
 }

@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// Bytes of the texts of skills that stand in a prompt from the start.
-const MOST_PRELOADED: usize = 256 * 1024;
+const MAX_PRELOADED: usize = 256 * 1024;
 /// Bytes of the paths that a model is told with a file.
-const MOST_LISTED: usize = 64 * 1024;
+const MAX_LISTED: usize = 64 * 1024;
 
 /// The group `builtin-skills` (contract 04 §6, 14).
 pub fn skill_tools(knowledge: &Arc<PgKnowledge>) -> BuiltInGroup {
@@ -76,7 +76,7 @@ impl LoadSkill {
         };
         let now = self.0.clock.now();
         repository::note_read(&mut *self.0.db.conn().await?, call.account, id, now).await?;
-        let (mut left, all) = (MOST_LISTED, listing.files.iter().map(|(path, _)| path.as_str()));
+        let (mut left, all) = (MAX_LISTED, listing.files.iter().map(|(path, _)| path.as_str()));
         let files: Vec<&str> =
             all.take_while(|path| left.checked_sub(path.len()).map(|rest| left = rest).is_some()).collect();
         let omitted = listing.files.len() - files.len();
@@ -97,7 +97,7 @@ impl PgKnowledge {
         let (conn, all) = (self.db.read().await?, SkillFilter::default());
         let (known, _) = repository::list(conn.get(), account, Some(&ids), &all, None).await?;
         let mut text = String::new();
-        let mut left = MOST_PRELOADED;
+        let mut left = MAX_PRELOADED;
         for TurnSkill { id, preload } in skills {
             // One that was deleted is none any more.
             let Some(skill) = known.iter().find(|skill| skill.id == *id) else { continue };

@@ -45,7 +45,7 @@ use crate::{
     backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
     files::output_within,
     gate::Gate,
-    process::{MOST_ENTRIES, MOST_FILES, MOST_PROCESSES, USER},
+    process::{MAX_ENTRIES, MAX_FILES, MAX_PROCESSES, USER},
 };
 
 const MIB: u64 = 1 << 20;
@@ -66,7 +66,7 @@ const KILL: &str = "kill -KILL -- -$1 2>/dev/null; kill -KILL $1 2>/dev/null; tr
 /// What the first user of a machine may do in it.
 const RIGHTS: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"];
 /// Processes of a user of all containers together: the engine counts those of a machine.
-const MOST_OF_USER: u64 = 16_384;
+const MAX_OF_USER: u64 = 16_384;
 /// Pieces of output, and of archives.
 const PIECE: usize = 65_536;
 /// How often it is looked whether a command has ended.
@@ -190,7 +190,7 @@ fn body(image: &str, spec: &MachineSpec, owner: &str, disk_bytes: u64) -> Contai
         let most = Some(signed(most));
         ResourcesUlimits { name: Some(name.to_owned()), soft: most, hard: most }
     };
-    let limits = [("core", 0), ("nofile", MOST_FILES), ("fsize", disk_bytes), ("nproc", MOST_OF_USER)];
+    let limits = [("core", 0), ("nofile", MAX_FILES), ("fsize", disk_bytes), ("nproc", MAX_OF_USER)];
     let limits = limits.map(|(name, most)| limit(name, most)).into();
     let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
     let host = HostConfig {
@@ -199,7 +199,7 @@ fn body(image: &str, spec: &MachineSpec, owner: &str, disk_bytes: u64) -> Contai
         // Unlike a number of CPUs, this may be more than the host has.
         cpu_period: Some(CPU_PERIOD),
         cpu_quota: Some(i64::from(spec.cpus) * CPU_PERIOD),
-        pids_limit: Some(signed(MOST_PROCESSES)),
+        pids_limit: Some(signed(MAX_PROCESSES)),
         ulimits: Some(limits),
         // What it reaches it reaches through the gate.
         network_mode: Some("none".to_owned()),
@@ -300,7 +300,7 @@ fn pack(
             return Err(io::Error::other(format!("/{dir} is no directory any more")));
         }
         (*bytes, *entries) = (bytes.saturating_add(entry.size()), *entries + 1);
-        if *bytes > most || *entries > MOST_ENTRIES {
+        if *bytes > most || *entries > MAX_ENTRIES {
             return Err(io::Error::other("there is more on the disk than it may hold"));
         }
         let mut header = tar::Header::new_gnu();

@@ -23,9 +23,9 @@ use crate::backend::{Disk, SandboxError};
 /// Directories of a machine that are its disk, and who may write to them.
 const DIRS: [(&str, u32); 2] = [("workspace", 0o775), ("tmp", 0o1777)];
 /// Files and directories on a disk.
-pub(crate) const MOST_ENTRIES: u64 = 2_000_000;
+pub(crate) const MAX_ENTRIES: u64 = 2_000_000;
 /// Depth of directories.
-const MOST_DEPTH: usize = 512;
+const MAX_DEPTH: usize = 512;
 
 /// A directory that goes with whoever has it.
 #[derive(Debug)]
@@ -211,7 +211,7 @@ pub(super) fn used(dir: &Path) -> u64 {
             let Ok(found) = entry.metadata() else { continue };
             entries += 1;
             bytes = bytes.saturating_add(found.blocks() * 512);
-            if entries > MOST_ENTRIES {
+            if entries > MAX_ENTRIES {
                 return u64::MAX;
             }
             if found.is_dir() {
@@ -256,7 +256,7 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
         let length = if found.is_file() { found.len() } else { 0 };
         let more = if other_name.is_some() { 0 } else { length.max(found.blocks() * 512) };
         (bytes, entries) = (bytes.saturating_add(more), entries + 1);
-        if bytes > most || entries > MOST_ENTRIES || name.components().count() > MOST_DEPTH {
+        if bytes > most || entries > MAX_ENTRIES || name.components().count() > MAX_DEPTH {
             return Err(too_much());
         }
         let mut header = tar::Header::new_gnu();

@@ -75,7 +75,7 @@ const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
 /// Open files of a process.
-pub(crate) const MOST_FILES: u64 = 8192;
+pub(crate) const MAX_FILES: u64 = 8192;
 
 /// Becomes a machine: `stage` is the second argument of the command that started this process, standard input the
 /// socket to whoever did. Returns when the machine has ended.
@@ -235,7 +235,7 @@ fn inner() -> io::Result<()> {
     let _ = sethostname(b"sandbox");
     for (resource, most) in [
         (Resource::Core, 0),
-        (Resource::Nofile, MOST_FILES),
+        (Resource::Nofile, MAX_FILES),
         (Resource::Nproc, setup.processes),
         (Resource::Fsize, setup.file_bytes),
         (Resource::Memlock, 1 << 20),

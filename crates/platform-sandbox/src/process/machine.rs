@@ -32,7 +32,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    MOST_PROCESSES, ProcessBackend, USER,
+    MAX_PROCESSES, ProcessBackend, USER,
     control_group::ControlGroup,
     disk::{self, MachineDir},
     packet::{Instruction, Program, Report, Setup, receive, send},
@@ -98,14 +98,14 @@ pub(super) async fn create(
     .await
     .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
     let memory = u64::from(spec.memory_mib) * MIB;
-    let group = ControlGroup::create(&spec.id, memory, spec.cpus, MOST_PROCESSES);
+    let group = ControlGroup::create(&spec.id, memory, spec.cpus, MAX_PROCESSES);
     let (rules, listen) = Gate::plan(&spec.network, &backend.egress);
     let setup = Setup {
         single_user: first_user.is_none(),
         listen,
         names: rules.as_ref().map(|_| Gate::NAMES),
         file_bytes: disk_bytes,
-        processes: MOST_PROCESSES,
+        processes: MAX_PROCESSES,
         memory: group.is_none().then_some(memory),
     };
     let (ours, theirs) =

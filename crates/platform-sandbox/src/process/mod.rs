@@ -22,9 +22,9 @@ use tokio::sync::OnceCell;
 use tracing::debug;
 
 use control_group::ControlGroup;
-pub(crate) use disk::MOST_ENTRIES;
+pub(crate) use disk::MAX_ENTRIES;
 use disk::MachineDir;
-pub(crate) use launch::MOST_FILES;
+pub(crate) use launch::MAX_FILES;
 pub use launch::serve_machine;
 use left::LeftMachine;
 pub(crate) use packet::{Instruction, Report, receive, send};
@@ -38,7 +38,7 @@ use crate::{
 /// The unprivileged user of a machine, and the group of both users.
 pub(crate) const USER: u32 = 1000;
 /// Processes of a machine at once.
-pub(crate) const MOST_PROCESSES: u64 = 512;
+pub(crate) const MAX_PROCESSES: u64 = 512;
 const LOCK: &str = "lock";
 /// What a machine for trying is made of.
 const TRIAL: (u32, u32, u32) = (256, 1, 512);

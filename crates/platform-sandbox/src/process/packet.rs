@@ -17,9 +17,9 @@ use rustix::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Largest packet; what may be longer goes in a file of memory.
-const MOST_BYTES: usize = 65_536;
+const MAX_BYTES: usize = 65_536;
 /// Open files of a packet.
-const MOST_FILES: usize = 64;
+const MAX_FILES: usize = 64;
 
 /// How a machine is to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub(crate) struct Program {
 
 pub(crate) fn send(socket: impl AsFd, packet: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(packet)?;
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_FILES))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(io::Error::other("too many files for one packet"));
@@ -106,8 +106,8 @@ pub(crate) fn send(socket: impl AsFd, packet: &impl Serialize, files: &[Borrowed
 
 /// `None` = the other side is gone.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; MOST_BYTES];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_FILES))];
+    let mut bytes = vec![0; MAX_BYTES];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     if received.bytes == 0 {

@@ -9,8 +9,8 @@ use crate::{
 };
 
 /// More is a mistake.
-const MOST_ADDED: f64 = 1e15;
-const LONGEST_REASON: usize = 1000;
+const MAX_ADDED: f64 = 1e15;
+const MAX_REASON: usize = 1000;
 
 /// How a rule stands now.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -158,7 +158,7 @@ impl NewUsage {
             None | Some(Value::Null) => Ok(0.0),
             Some(value) => value
                 .as_f64()
-                .filter(|amount| (0.0..=MOST_ADDED).contains(amount))
+                .filter(|amount| (0.0..=MAX_ADDED).contains(amount))
                 .ok_or_else(|| bad(&format!("{name} must be a number of 0 to 1e15."))),
         };
         // As both are stored: whole tokens, and nano-dollars (contract 00 §2.5).
@@ -187,7 +187,7 @@ impl NewUsage {
 /// Refuses a reason that is a text of its own.
 pub(crate) fn check_reason(reason: Option<&str>) -> Result<()> {
     let mut checks = platform_core::Checks::default();
-    checks.length("reason", reason.unwrap_or_default(), 0..=LONGEST_REASON);
+    checks.length("reason", reason.unwrap_or_default(), 0..=MAX_REASON);
     checks.finish()
 }
 

@@ -25,7 +25,7 @@ use crate::thread::{
     row::{PROJECT, ThreadRow, by_id},
 };
 
-const MOST_TAGS: i64 = 1000;
+const MAX_TAGS: i64 = 1000;
 
 /// A filter that was read.
 pub(crate) struct Conditions {
@@ -195,7 +195,7 @@ pub(crate) async fn tags(
         .select(sql::<Text>("unnest(tags) AS tag"))
         .distinct()
         .order(sql::<Text>("tag"))
-        .limit(MOST_TAGS)
+        .limit(MAX_TAGS)
         .into_boxed();
     if let Some(agent) = agent {
         of = of.filter(threads::agent_id.eq(agent));

@@ -30,9 +30,9 @@ use crate::{
 };
 
 /// Longest result (contract 00 §8).
-const MOST_CONTENT: usize = 1 << 20;
+const MAX_CONTENT: usize = 1 << 20;
 /// Results that are given at once.
-const MOST_RESPONSES: usize = 1000;
+const MAX_RESPONSES: usize = 1000;
 
 /// Gives addresses for the calls of one thread.
 pub(crate) struct ThreadCallbacks {
@@ -95,9 +95,9 @@ impl Threads {
         if given.responses.is_empty() {
             checks.issue("responses", "required", "responses is required: a result for each call");
         }
-        checks.count("responses", given.responses.len(), MOST_RESPONSES);
-        for (i, response) in given.responses.iter().enumerate().take(MOST_RESPONSES) {
-            checks.content_bytes(&format!("responses[{i}].content"), &response.content, MOST_CONTENT);
+        checks.count("responses", given.responses.len(), MAX_RESPONSES);
+        for (i, response) in given.responses.iter().enumerate().take(MAX_RESPONSES) {
+            checks.content_bytes(&format!("responses[{i}].content"), &response.content, MAX_CONTENT);
         }
         checks.finish()?;
         let now = self.ports.clock.now();

@@ -44,7 +44,7 @@ use crate::thread::{
 /// An empty answer is asked for again so often.
 const EMPTY_RETRIES: u32 = 2;
 /// A provider that asks for a longer pause has the thread sleep.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// Carries out turns of threads.
 pub(crate) struct ThreadTurns(pub Arc<Threads>);
@@ -512,7 +512,7 @@ impl EndedTurn {
             return Ok(Next::Done);
         }
         let by = Actor::worker();
-        let wait = self.ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > LONGEST_WAIT);
+        let wait = self.ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > MAX_WAIT);
         if let Some(wait) = wait {
             if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
                 pause_now(record, now)?;

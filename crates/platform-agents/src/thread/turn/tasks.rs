@@ -14,7 +14,7 @@ use crate::thread::{
     repository::{lock, note_fact},
 };
 
-const MOST_TASKS: usize = 200;
+const MAX_TASKS: usize = 200;
 
 /// The group `builtin-tasks` (contract 04 §6).
 pub fn task_tools(db: &Db) -> BuiltInGroup {
@@ -22,7 +22,7 @@ pub fn task_tools(db: &Db) -> BuiltInGroup {
     let set = BuiltInTool::new(
         "set_tasks",
         "Sets the list of tasks that the work consists of, in place of the one there is.",
-        &json!({"tasks": {"type": "array", "maxItems": MOST_TASKS, "items": {"type": "object", "properties": {
+        &json!({"tasks": {"type": "array", "maxItems": MAX_TASKS, "items": {"type": "object", "properties": {
             "title": {"type": "string"},
             "description": {"type": "string"},
             "completed": {"type": "boolean"},
@@ -93,7 +93,7 @@ impl Change {
             tasks
         } else {
             enum TaskKind {}
-            let given = arguments.get("tasks").and_then(Value::as_array).into_iter().flatten().take(MOST_TASKS);
+            let given = arguments.get("tasks").and_then(Value::as_array).into_iter().flatten().take(MAX_TASKS);
             let task = |of: &Value| Task {
                 id: Id::<TaskKind>::generate().into(),
                 title: of.as_str().map_or_else(|| text(of, "title"), str::to_owned),
