@@ -232,7 +232,7 @@ impl Models {
             if self.providers.iter().all(|provider| provider.config.protocol == Protocol::Demo) {
                 return Err(bad("PLATFORM_DEFAULT_MODEL", &error));
             }
-            warn!(reason = error.message(), "PLATFORM_DEFAULT_MODEL is not there yet.");
+            warn!(reason = error.message(), "PLATFORM_DEFAULT_MODEL is not available yet.");
         }
         for (name, choice) in
             [("PLATFORM_SECONDARY_MODEL", &self.secondary), ("PLATFORM_EVALUATOR_MODEL", &self.evaluator)]
@@ -243,7 +243,10 @@ impl Models {
                 if !self.may_come(provider) {
                     return Err(bad(name, &error));
                 }
-                warn!(reason = error.message(), "{name} is not there yet; until it is, the turn's own model serves.");
+                warn!(
+                    reason = error.message(),
+                    "{name} is not available yet; until it is, the turn's own model serves."
+                );
             }
         }
         if let Some(Embedder::Provider(provider, _)) = &self.embedder {
@@ -370,7 +373,7 @@ impl Models {
                 _ => call(&self.client, &provider.config, &self.limits, prompt, model, draft, on).await,
             }
         };
-        provider.admit(account, total, asked).await
+        provider.admit(account, &model.llm, total, asked).await
     }
 
     /// Asks a provider for vectors, with retries.
@@ -390,7 +393,7 @@ impl Models {
                 let read = run_blocking(move || Ok(embedding::read(&body, &texts, &model, dimensions)));
                 read.await.map_err(|_| Broken::protocol("the vectors cannot be read"))?
             };
-            let broken = match provider.admit(account, total, asked).await {
+            let broken = match provider.admit(account, &model.llm, total, asked).await {
                 Ok(embedding) => return Ok(embedding),
                 Err(broken) => broken,
             };
@@ -419,7 +422,7 @@ impl Models {
                 speech::read(&heard, audio, *price)
             };
             let left = until.saturating_duration_since(Instant::now());
-            let broken = match provider.admit(account, left, asked).await {
+            let broken = match provider.admit(account, &model.llm, left, asked).await {
                 Ok(heard) => return Ok(heard),
                 Err(broken) => broken,
             };

@@ -76,6 +76,7 @@ impl Provider {
     pub async fn admit<T>(
         &self,
         account: &AccountId,
+        llm: &Arc<str>,
         total: Duration,
         asked: impl Future<Output = Result<T, Broken>>,
     ) -> Result<T, Broken> {
@@ -87,7 +88,8 @@ impl Provider {
             }
             None => None,
         };
-        if !self.breaker.admits() {
+        let key = (account.clone(), Arc::clone(llm));
+        if !self.breaker.admits(&key) {
             return Err(Broken::left_alone());
         }
         let outcome = match tokio::time::timeout_at(until, asked).await {
@@ -96,9 +98,10 @@ impl Provider {
             Err(_) => Err(Broken { counts: false, ..Broken::timeout("the whole call") }),
         };
         match &outcome {
-            Ok(_) => self.breaker.succeeded(),
-            Err(broken) if broken.counts => self.breaker.failed(),
-            Err(_) => {}
+            Err(broken) if broken.counts => self.breaker.failed(key),
+            Err(Broken { status: None, .. }) => {}
+            // Whoever refuses a request answers.
+            Ok(_) | Err(_) => self.breaker.answered(&key),
         }
         outcome
     }
