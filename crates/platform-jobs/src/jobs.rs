@@ -8,6 +8,10 @@ use std::{
 };
 
 use async_trait::async_trait;
+use diesel::result::{
+    DatabaseErrorKind::{ClosedConnection, UnableToSendCommand},
+    Error::DatabaseError,
+};
 use diesel_async::{AsyncConnection, SimpleAsyncConnection};
 use platform_core::{AccountId, Clock, Error, Result, Timestamp, millis, spawn};
 use platform_db::{BY_KEY, Bus, Conn, Db, Notice};
@@ -286,7 +290,8 @@ impl Jobs {
             if let Err(error) = result {
                 warn!(run = run.id, attempt = run.attempt, %error, "A run broke off; it is tried again shortly.");
                 tokio::select! {
-                    () = jobs.give_up(&run) => {}
+                    // Where the database cut the line no worker is lost.
+                    () = jobs.give_up(&run, !is_cut(&error)) => {}
                     () = jobs.closing.cancelled() => {}
                 }
             }
@@ -360,12 +365,13 @@ impl Jobs {
         Ok(())
     }
 
-    /// Ends the lease of a run that broke off, as soon as the database takes it, or else when it ends by itself.
-    async fn give_up(self: &Arc<Self>, run: &Run) {
+    /// Ends the lease of a run that broke off, as soon as the database takes it, or else when it ends by itself; `counts`:
+    /// the attempt does.
+    async fn give_up(self: &Arc<Self>, run: &Run, counts: bool) {
         let ends = Instant::now() + self.config.lease;
         while Instant::now() < ends {
             if let Ok(mut conn) = self.db.conn().await
-                && repository::give_up(&mut conn, run).await.is_ok()
+                && repository::give_up(&mut conn, run, counts).await.is_ok()
             {
                 return self.announce_after(AFTER_BREAK);
             }
@@ -519,5 +525,17 @@ impl Jobs {
             }
         }
         missing
+    }
+}
+
+/// Whether the database cut the line, or is about to go or come.
+fn is_cut(error: &Error) -> bool {
+    let cause = error.cause().and_then(|cause| cause.downcast_ref::<diesel::result::Error>());
+    match cause {
+        Some(DatabaseError(ClosedConnection | UnableToSendCommand, _)) => true,
+        Some(DatabaseError(_, told)) => {
+            ["terminating connection", "the database system is"].iter().any(|begin| told.message().starts_with(begin))
+        }
+        _ => false,
     }
 }

@@ -200,11 +200,14 @@ pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<Vec<Run>> 
     Ok(handed)
 }
 
-/// Has a lease end in a second: its worker has given the run up.
-pub(crate) async fn give_up(conn: &mut Conn, run: &Run) -> Result<()> {
+/// Has a lease end in a second: its worker has given the run up; `counts`: the attempt does.
+pub(crate) async fn give_up(conn: &mut Conn, run: &Run, counts: bool) -> Result<()> {
     let held = runs::table.filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)).and(runs::owner.is_not_null()));
     diesel::update(held)
-        .set(runs::due.eq(sql::<Timestamptz>("least(due, now() + interval '1 second')")))
+        .set((
+            runs::due.eq(sql::<Timestamptz>("least(due, now() + interval '1 second')")),
+            runs::attempt.eq(run.attempt - i32::from(!counts)),
+        ))
         .execute(conn)
         .await?;
     Ok(())
