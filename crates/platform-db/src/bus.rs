@@ -6,8 +6,8 @@ use std::{
 use diesel::sql_types::Text;
 use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
 use futures_util::StreamExt;
-use platform_core::{Code, Result, spawn};
-use tokio::sync::broadcast;
+use platform_core::{Code, Error, Id, Result, spawn};
+use tokio::{sync::broadcast, time::Instant};
 
 use crate::Db;
 
@@ -54,6 +54,13 @@ impl Local {
 
 const CHANNEL: &str = "platform";
 const RETRY: Duration = Duration::from_millis(500);
+/// Topic of what a process says only to hear it itself, and how often it does.
+const BEAT: &str = "beat";
+const BETWEEN_BEATS: Duration = Duration::from_millis(500);
+/// A line on which nothing is heard for so long is dead.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
+
+enum Process {}
 
 impl Bus {
     /// A bus within this process alone.
@@ -123,10 +130,41 @@ async fn listen_once(db: &Db, local: &Local) -> Result<()> {
     conn.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
     local.tell(Notice::Missed);
     let mut notices = std::pin::pin!(conn.notifications_stream());
-    while let Some(notice) = notices.next().await {
-        if let Some((topic, id)) = notice?.payload.split_once(':') {
-            local.tell(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
+    // A line may be silent because it is dead: what this process says itself has to be heard on it.
+    let own = format!("{BEAT}:{}.", Id::<Process>::generate());
+    let beat = async |number: u64| {
+        tokio::time::sleep(BETWEEN_BEATS).await;
+        notify(db, &format!("{own}{number}")).await
+    };
+    let (mut number, mut heard, mut said) = (1, 0, None);
+    let mut beating = Box::pin(beat(number));
+    loop {
+        let silence = async {
+            match said {
+                Some(said) => tokio::time::sleep_until(said + MAX_SILENCE).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            notice = notices.next() => match notice.transpose()?.as_ref().map(|notice| notice.payload.as_str()) {
+                None => return Ok(()),
+                Some(payload) if payload.starts_with(&own) => {
+                    heard = payload[own.len()..].parse().unwrap_or(heard);
+                    said = None;
+                }
+                Some(payload) => if let Some((topic, id)) = payload.split_once(':').filter(|(topic, _)| *topic != BEAT) {
+                    local.tell(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
+                },
+            },
+            told = &mut beating => {
+                // It may have been heard before this process knew that it was said.
+                if told.is_ok() && heard < number && said.is_none() {
+                    said = Some(Instant::now());
+                }
+                number += 1;
+                beating = Box::pin(beat(number));
+            }
+            () = silence => return Err(Error::unavailable("nothing is heard on it")),
         }
     }
-    Ok(())
 }

@@ -206,18 +206,22 @@ impl Db {
     /// A shared connection for reads that stand alone. Never start a transaction on it.
     pub async fn read(&self) -> Result<ReadConn> {
         let slot = &self.readers[READER.with(|reader| *reader)];
-        if let Some(conn) = slot.read().await.as_ref().filter(|conn| conn.is_open()) {
-            return Ok(conn.clone());
+        if let Some(conn) = slot.try_read().ok().and_then(|slot| slot.as_ref().filter(|conn| conn.is_open()).cloned()) {
+            return Ok(conn);
         }
-        let mut slot = slot.write().await;
-        if let Some(conn) = slot.as_ref().filter(|conn| conn.is_open()) {
-            return Ok(conn.clone());
-        }
-        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), Some(&self.drivers))).await;
-        let (conn, closed) = opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
-        let conn = ReadConn { conn: Arc::new(conn), closed };
-        *slot = Some(conn.clone());
-        Ok(conn)
+        // Whoever comes while it is opened waits no longer than who opens it.
+        let opening = async {
+            let mut slot = slot.write().await;
+            if let Some(conn) = slot.as_ref().filter(|conn| conn.is_open()) {
+                return Ok(conn.clone());
+            }
+            let (conn, closed) =
+                connect(self.url.to_string(), Some(&self.drivers)).await.map_err(Error::unavailable)?;
+            let conn = ReadConn { conn: Arc::new(conn), closed };
+            *slot = Some(conn.clone());
+            Ok(conn)
+        };
+        tokio::time::timeout(WAIT, opening).await.map_err(Error::unavailable)?
     }
 
     /// A connection outside the pool, for work that must not wait for one (heartbeat, LISTEN).

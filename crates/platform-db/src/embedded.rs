@@ -122,7 +122,7 @@ fn keep(cluster: &Cluster, settings: &[String], mut server: Option<Child>, stopp
                 server = started;
             }
             Err(error) => {
-                tracing::error!(%error, "It does not start; trying again in {} seconds.", AFTER_FAILURE.as_secs());
+                tracing::error!(%error, "PostgreSQL does not start; trying again in {} seconds.", AFTER_FAILURE.as_secs());
                 (server, pause) = (None, AFTER_FAILURE);
             }
         }
