@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::{call, get, key, post, session},
-    support::{PROGRAM, app, set_usage_clock, text, user},
+    support::{PROGRAM, app, eventually, set_usage_clock, text, user},
 };
 
 async fn at(db: &TestDb, moment: &str) {
@@ -160,4 +160,34 @@ async fn sums_of_a_tenant_agree_wherever_they_stand_and_secondary_calls_stand_ap
             assert_eq!(whole[field], days[field], "{field}");
         }
     }
+}
+
+#[tokio::test]
+async fn what_a_run_reserved_whose_process_died_stands_in_nobodys_way_and_what_is_held_is_waited_for_shortly() {
+    let db = TestDb::new().await;
+    let short = [("PLATFORM_RUN_LEASE", "2s"), ("PLATFORM_RUN_HEARTBEAT", "500ms")];
+    let mut app = TestApp::start(PROGRAM, &db, &short);
+    let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "month", "limit": 1500});
+    let limits = app.request(Method::PUT, "/tenant-admin/acme/usage-limits").json(&json!({"rules": [rule]}));
+    assert_eq!(app.send(limits).await.status, StatusCode::OK);
+    let accepted = json!({"message": "/wait 3s\n/say hello", "tenantId": "acme", "chatUid": "c"});
+    let sent = app.post("/assistants/default/messages?async=true&skipSummarization=true", accepted).await;
+    assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+    eventually("the call is under way", async || {
+        (db.number("SELECT count(*) AS n FROM usage_reservations").await == 1).then_some(())
+    })
+    .await;
+    let held = app.post("/assistants/default/messages", json!({"message": "Hi", "tenantId": "acme"})).await;
+    assert_eq!((held.error(), &held.body["details"]["current"]), ("TENANT_LIMIT_EXCEEDED", &json!(0)));
+    assert_eq!(held.body["retryAfter"], 15, "it is held, not spent: {}", held.body);
+
+    app.crash();
+    let app = TestApp::start(PROGRAM, &db, &short);
+    let said = eventually("it is answered by whoever takes it over", async || {
+        let chat = app.get("/assistants/default/chats/c").await.body;
+        (chat["status"] == "completed").then_some(chat["chatContent"].clone())
+    })
+    .await;
+    assert_eq!(said.as_array().and_then(|all| all.last()).expect("a message")["content"]["message"], "hello");
+    assert_eq!(db.number("SELECT coalesce(sum(reserved), 0)::bigint AS n FROM usage_counters").await, 0);
 }

@@ -207,13 +207,19 @@ pub struct Refusal {
     pub rule: Value,
     /// What was taken, in the unit of the rule.
     pub current: Value,
-    /// When there is room again.
+    /// When its window ends.
     pub resets_at: Timestamp,
-    /// The same in seconds from now.
+    /// Seconds until there may be room: until then, or until calls under way are settled that hold the rest.
     pub retry_after: u64,
 }
 
 impl Refusal {
+    /// When there may be room.
+    pub fn retry_at(&self, now: Timestamp) -> Timestamp {
+        let wait = i64::try_from(self.retry_after).unwrap_or(i64::MAX).saturating_mul(1000);
+        Timestamp(now.0.saturating_add(wait).min(self.resets_at.0))
+    }
+
     /// What a client is told while work stands still for it.
     pub fn details(&self) -> Value {
         json!({"message": self.message, "blockingRule": self.rule, "current": self.current,

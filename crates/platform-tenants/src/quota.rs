@@ -87,12 +87,16 @@ pub(crate) type Payers = (AccountId, String, Option<String>);
 /// Tokens and nano-dollars of the last calls.
 type LastCalls = Arc<Mutex<VecDeque<(i64, i64)>>>;
 
+enum Owner {}
+
 /// Quotas on PostgreSQL.
 pub struct Quotas {
     inner: Arc<Inner>,
 }
 
 struct Inner {
+    /// Its reservations begin with the name of this process.
+    owner: String,
     db: Db,
     model: Arc<dyn Model>,
     standings: Arc<InvalidatedCache<Payers, Standing>>,
@@ -108,6 +112,7 @@ impl Quotas {
     /// Meters the calls of `model`; hears over the bus when rules change.
     pub fn new(db: &Db, bus: &Bus, model: Arc<dyn Model>) -> Self {
         let inner = Inner {
+            owner: Id::<Owner>::generate().into(),
             db: db.clone(),
             model,
             standings: InvalidatedCache::new(bus, TENANT, Capacity::Entries(MAX_REMEMBERED)),
@@ -122,6 +127,11 @@ impl Quotas {
     /// The rules that hold for a tenant or one of its end users.
     pub(crate) async fn standing(&self, account: &AccountId, tenant: &str, of: Option<&str>) -> Result<Arc<Standing>> {
         self.inner.standing(account, tenant, of).await
+    }
+
+    /// What the ids of its reservations begin with.
+    pub(crate) fn owner(&self) -> &str {
+        &self.inner.owner
     }
 
     /// Rules have changed: all processes read them anew.
@@ -149,7 +159,7 @@ impl Inner {
         };
         let exempt = standing.exempts(&payer.spender);
         let (counted, rules) = standing.counted();
-        let id = String::from(Id::<Charge>::generate());
+        let id = format!("{}.{}", self.owner, Id::<Charge>::generate());
         let reserve = match tenant.filter(|_| !standing.rules.is_empty() && !exempt) {
             None => None,
             Some(tenant) => {

@@ -32,16 +32,23 @@ const CAPTURE: &str = "WITH closed AS (
         (extract(epoch FROM usage_clock()) * 1000)::bigint
     FROM closed WHERE consumed > 0 OR exempt > 0 ON CONFLICT DO NOTHING";
 
+/// What this process has reserved is in use.
+const RENEW: &str = "UPDATE usage_reservations SET seen_at = now() WHERE id IN (
+        SELECT id FROM usage_reservations WHERE starts_with(id, $1) FOR NO KEY UPDATE SKIP LOCKED)";
+
 /// Locks the usage of tenants for whom was reserved what is released next, as whoever settles does.
 const LOCK_RELEASED: &str = "SELECT lock_usage(account_id, tenant_id) FROM (
         SELECT DISTINCT h.account_id, h.tenant_id
         FROM usage_reservations, jsonb_to_recordset(holds) AS h(account_id text, tenant_id text)
-        WHERE made_at < usage_clock() - interval '15 minutes' ORDER BY 1, 2
+        WHERE made_at < usage_clock() - interval '15 minutes' OR seen_at < now() - $1 * interval '1 ms'
+        ORDER BY 1, 2
     ) AS released";
 
-/// Gives back what was reserved for calls that never came back.
+/// Gives back what was reserved for calls that never came back, and by processes that are silent for so many milliseconds.
 const RELEASE: &str = "WITH old AS (
-        DELETE FROM usage_reservations WHERE made_at < usage_clock() - interval '15 minutes' RETURNING holds
+        DELETE FROM usage_reservations
+        WHERE made_at < usage_clock() - interval '15 minutes' OR seen_at < now() - $1 * interval '1 ms'
+        RETURNING holds
     ), held AS (
         SELECT account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key, sum(amount) AS amount
         FROM old, jsonb_to_recordset(holds) AS h(account_id text, tenant_id text, subtenant_id text, metric text,
@@ -96,14 +103,38 @@ impl PgTenantService {
         }
     }
 
+    /// Keeps what this process has reserved, and gives back what others did that are gone, well within the lease of a run: what
+    /// a run reserved must not stand in the way of the same run that was taken over.
+    pub async fn keep_reservations(self: Arc<Self>, lease: Duration) {
+        loop {
+            tokio::time::sleep(lease / 12).await;
+            let keeping = async {
+                diesel::sql_query(RENEW)
+                    .bind::<Text, _>(self.quotas.owner())
+                    .execute(&mut *self.db.conn().await?)
+                    .await?;
+                self.release_reservations(lease / 4).await
+            };
+            if let Err(error) = keeping.await {
+                warn!(%error, "Reservations of usage could not be looked after; trying again shortly.");
+            }
+        }
+    }
+
+    /// Gives back what was reserved by processes that are silent for so long.
+    pub async fn release_reservations(&self, silence: Duration) -> Result<()> {
+        let silence = i64::try_from(silence.as_millis()).unwrap_or(i64::MAX);
+        let mut conn = self.db.conn().await?;
+        let releasing = conn.transaction::<_, Error, _>(async |conn| {
+            diesel::sql_query(LOCK_RELEASED).bind::<BigInt, _>(silence).execute(conn).await?;
+            Ok(diesel::sql_query(RELEASE).bind::<BigInt, _>(silence).execute(conn).await?)
+        });
+        releasing.await.map(|_| ())
+    }
+
     async fn keep_once(&self) -> Result<()> {
         let mut conn = self.db.conn().await?;
         diesel::sql_query(CAPTURE).execute(&mut conn).await?;
-        let releasing = conn.transaction::<_, Error, _>(async |conn| {
-            diesel::sql_query(LOCK_RELEASED).execute(conn).await?;
-            Ok(diesel::sql_query(RELEASE).execute(conn).await?)
-        });
-        releasing.await?;
         let telling = conn.transaction::<_, Error, _>(async |conn| {
             let crossed = "UPDATE usage_crossings SET told = true WHERE NOT told
                 RETURNING account_id, tenant_id, subtenant_id, metric, window_unit, window_every, percent, consumed,

@@ -10,7 +10,6 @@ mod waiting;
 
 pub use earlier::PgEarlierTurns;
 pub use filter::{ChatFilter, ChatListQuery, TimeBound};
-pub(crate) use model::ChatId;
 pub use model::{
     Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, GuardrailResults, StatusError, Stopped,
 };

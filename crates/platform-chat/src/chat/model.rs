@@ -1,12 +1,8 @@
 use platform_conversation::{Compaction, MessageFeedback, StoredJson, TokenUsage, guardrail_turns};
-use platform_core::{Checks, FieldLimits, Id, Object, Result, Timestamp};
+use platform_core::{Checks, FieldLimits, Object, Result, Timestamp};
 use platform_guardrails::Finding;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-/// Kind of chat ids.
-pub(crate) enum ChatKind {}
-pub(crate) type ChatId = Id<ChatKind>;
 
 /// A chat as it is sent, an element of `histories` (contract 02 §4).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -209,6 +205,7 @@ pub struct ChatPage {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ChatPatch {
     /// Title, 1 to 200 characters.
+    #[schema(required = false)]
     pub name: String,
     /// Put away.
     #[serde(default)]

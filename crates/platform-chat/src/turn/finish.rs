@@ -61,9 +61,9 @@ pub(crate) struct TurnCommit {
     /// What is told of the end, when anybody listens.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventRow>,
-    /// When there is quota again, if there was none.
+    /// When there may be quota again, if there was none.
     #[serde(skip)]
-    pub resets_ms: Option<i64>,
+    pub retry_ms: Option<i64>,
 }
 
 impl TurnCommit {
@@ -96,7 +96,7 @@ impl TurnCommit {
             now_ms: now.0,
             took: Vec::new(),
             events: Vec::new(),
-            resets_ms: None,
+            retry_ms: None,
         }
     }
 
@@ -206,7 +206,7 @@ impl Finisher {
                 let stored = store(conn, vec![outcome], &KEEPS).await?;
                 end_in(conn, run).await?;
                 // What is queued waits until there is quota again.
-                let wait = outcome.resets_ms.map_or(0, |resets| resets - outcome.now_ms).max(0);
+                let wait = outcome.retry_ms.map_or(0, |retry| retry - outcome.now_ms).max(0);
                 let after = When::After(Duration::from_millis(wait.unsigned_abs()));
                 enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), after).await?;
                 Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::GoesOn))

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     assistant::{Assistant, AssistantService},
-    chat::{ChatId, repository},
+    chat::{Chat, repository},
     code,
 };
 
@@ -314,7 +314,7 @@ impl Intake {
         files: &[File],
     ) -> Result<(Acceptance, TurnRequest, ChatMessage)> {
         let now = self.clock.now();
-        let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
+        let subject = message.chat_uid.unwrap_or_else(|| Id::<Chat>::generate().into());
         let message_uid = new_message_uid();
         let mut text = message.message.unwrap_or_default();
         let mut request = TurnRequest {

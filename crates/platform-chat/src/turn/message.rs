@@ -1,7 +1,7 @@
 use platform_conversation::{
     ClientTool, File, GivenFile, StoredJson, TriggerOrigin, check_client_tools, check_message,
 };
-use platform_core::{Checks, FieldLimits, Object, Result};
+use platform_core::{Checks, FieldLimits, Id, Object, Result};
 use platform_runtime::Role;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -71,7 +71,7 @@ impl NewMessage {
         let mut checks = Checks::within(limits);
         check_message(&mut checks, self.message.as_deref(), &self.files, limits);
         if let Some(uid) = &self.chat_uid
-            && crate::chat::ChatId::parse(uid).is_err()
+            && Id::<crate::chat::Chat>::parse(uid).is_err()
         {
             checks.issue("chatUid", "format", "chatUid must match ^[A-Za-z0-9_-]{1,64}$; leave it out for a new chat");
         }

@@ -181,7 +181,7 @@ impl<'a> TurnRunner<'a> {
             (None, Some(_)) => ("error", Some(ending.reason)),
             (None, None) => ("completed", Some(ending.reason)),
         };
-        outcome.resets_ms = refusal.map(|refusal| refusal.resets_at.0);
+        outcome.retry_ms = refusal.map(|refusal| refusal.retry_at(self.turn.now()).0);
         outcome.error = error;
         if let Some(model) = &model {
             outcome.answered_by(model);
@@ -256,7 +256,7 @@ impl<'a> TurnRunner<'a> {
             status: LIMIT_EXCEEDED,
             stop_reason: Some(LIMIT_EXCEEDED),
             error: Some(refusal.details().to_string()),
-            sleep_ms: Some((refusal.resets_at.0 - self.turn.now().0).max(0)),
+            sleep_ms: Some(refusal.retry_at(self.turn.now()).0 - self.turn.now().0),
             ..self.outcome(Vec::new())
         };
         outcome.events = self.events(&outcome, &[]).await?;

@@ -24,6 +24,9 @@ pub const RESERVE: (&str, &str) = ("reserve_usage(coalesce(", ", '[]'), true)");
 /// Settles in the statement of the caller: an expression over a JSON array of what a [`platform_runtime::UsageLedger`] gave.
 pub const SETTLE: (&str, &str) = ("settle_usage(coalesce(", ", '[]'))");
 
+/// What calls under way hold of a quota that is not spent is settled soon.
+const HELD_SECONDS: u64 = 15;
+
 /// A charge at its place in a group.
 #[derive(Serialize)]
 struct Numbered<'a> {
@@ -78,7 +81,10 @@ fn read_refusals(charges: &[Option<&Charge>], refused: &Value) -> Vec<(usize, Re
         let rule = usize::try_from(found["rule"].as_u64()?).ok()?;
         let named = (*charges.get(n)?)?.rules.get(rule)?.clone();
         let waits = found["waits"].as_u64().unwrap_or(1).max(1);
-        Some((n, refusal(named, found["current"].as_i64()?, Timestamp(found["resets"].as_i64()?), waits)))
+        let refusal = refusal(named, found["current"].as_i64()?, Timestamp(found["resets"].as_i64()?), waits);
+        let is_held = refusal.current.as_f64()? < refusal.rule["limit"].as_f64()?;
+        let retry_after = if is_held { waits.min(HELD_SECONDS) } else { waits };
+        Some((n, Refusal { retry_after, ..refusal }))
     };
     refused.as_array().into_iter().flatten().filter_map(read).collect()
 }

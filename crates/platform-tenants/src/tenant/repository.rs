@@ -86,7 +86,7 @@ pub(crate) struct SubtenantRow {
     pub image_url: String,
     pub pinned: Vec<String>,
     source: String,
-    tier_id: Option<String>,
+    pub tier_id: Option<String>,
     first_seen_ms: i64,
     last_seen_ms: i64,
 }

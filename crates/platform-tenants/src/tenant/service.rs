@@ -159,7 +159,8 @@ impl TenantService for PgTenantService {
         let tenant = creating.await?;
         drop(conn);
         self.quotas.changed(&tenant.tenant_id).await?;
-        Ok(tenant)
+        // What it had spent under this id it has spent.
+        self.get(account, &Id::named(&tenant.tenant_id)).await
     }
 
     async fn get(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<Tenant> {

@@ -277,13 +277,16 @@ impl UsageService for PgTenantService {
             }
             return Err(not_found(tenant));
         };
-        if let Some(subtenant) = subtenant
-            && !strangers
-            && find_user(conn, account, tenant, subtenant).await?.is_none()
-        {
+        let user = match subtenant {
+            Some(subtenant) => find_user(conn, account, tenant, subtenant).await?,
+            None => None,
+        };
+        if let Some(subtenant) = subtenant.filter(|_| user.is_none() && !strangers) {
             return Err(user_not_found(subtenant));
         }
-        let tier_id = tiers::holding(conn, account, found.tier_id).await?.map(|tier| tier.tier_id);
+        // An end user may have a tier of their own.
+        let tier_id = user.and_then(|user| user.tier_id).or(found.tier_id);
+        let tier_id = tiers::holding(conn, account, tier_id).await?.map(|tier| tier.tier_id);
         let standing = standing(conn, account, tenant, subtenant).await?;
         let usage = self.entries(conn, account, tenant, &standing.rules).await?;
         Ok(Usage { tenant_id, subtenant_id, tier_id, usage })

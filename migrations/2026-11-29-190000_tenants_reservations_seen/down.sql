@@ -1,0 +1,1 @@
+ALTER TABLE usage_reservations DROP COLUMN seen_at;
