@@ -258,6 +258,8 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
         ("broken.docx", b"PK\x03\x04 not an archive".to_vec(), "EXTRACTION_FAILED"),
         ("empty.pdf", Vec::new(), "EXTRACTION_FAILED"),
         ("none.pdf", b"\0\x01\x02garbage".to_vec(), "EXTRACTION_FAILED"),
+        ("words.pdf", b"this is no pdf".to_vec(), "EXTRACTION_FAILED"),
+        ("words.docx", b"this is no docx".to_vec(), "EXTRACTION_FAILED"),
         ("deep.html", "<div>".repeat(50_000).into_bytes(), "EXTRACTION_FAILED"),
         ("closed.html", "<div/></x>".repeat(50_000).into_bytes(), "EXTRACTION_FAILED"),
         ("long.txt", vec![b'x'; (5 << 20) + 1], "TEXT_TOO_LARGE"),

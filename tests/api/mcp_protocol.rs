@@ -309,7 +309,7 @@ async fn event(stream: &mut reqwest::Response) -> (String, Value) {
 async fn progress_passes_through_and_what_an_upstream_asks_reaches_a_caller_that_can_answer() {
     let (app, mcp) = (app().await, FakeMcpServer::start());
     mcp.be_modern();
-    mcp.set_tools(&["slow", "ask", "echo"]);
+    mcp.set_tools(&["slow", "ask", "demand", "echo"]);
     let jwt = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "sek-upstream"}});
     let server = exposed(&app, "s", &mcp, jwt).await;
     profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
@@ -353,5 +353,7 @@ async fn progress_passes_through_and_what_an_upstream_asks_reaches_a_caller_that
         mcp.requests("tools/call").last().expect("one").json()["params"]["inputResponses"]["name"]["content"]["name"],
         "Ada"
     );
-    assert_eq!(wrong(&called(&app, app.key(), "", "s__ask", json!({})).await), "INPUT_REQUIRED");
+    for asks in ["s__ask", "s__demand"] {
+        assert_eq!(wrong(&called(&app, app.key(), "", asks, json!({})).await), "INPUT_REQUIRED", "{asks}");
+    }
 }

@@ -653,6 +653,7 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
             },
             "/forms": {"post": {"operationId": "sendForm", "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": {"a": {"type": "string"}}}}}}}},
             "/upload": {"post": {"operationId": "upload", "requestBody": {"content": {"multipart/form-data": {"schema": {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}}}}}}}},
+            "/grown": {"post": {"operationId": "growPet", "requestBody": {"content": {"application/json": {"schema": {"allOf": [{"$ref": "#/components/schemas/Pet"}, {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}]}}}}}},
             "/lost": {"post": {"operationId": "lost", "requestBody": {"$ref": "#/components/requestBodies/None"}}},
             "/xml": {"post": {"operationId": "sendXml", "requestBody": {"required": true, "content": {"application/xml": {}}}}},
         },
@@ -663,7 +664,7 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
     assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
     assert_eq!(
         (&made.body["name"], &made.body["identifier"], &made.body["toolCount"]),
-        (&json!("Pet Store"), &json!("pet-store"), &json!(7))
+        (&json!("Pet Store"), &json!("pet-store"), &json!(8))
     );
     let tools = made.body["toolDefinitions"].as_array().expect("tools").clone();
     let find = |name: &str| {
@@ -677,6 +678,8 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
         (&added["required"], &added["properties"]["tag"]["type"]),
         (&json!(["name"]), &json!(["string", "null"]))
     );
+    let grown = &find("growPet")["function"]["parameters"]["properties"];
+    assert!(grown["name"].is_object() && grown["age"]["type"] == "integer", "an object in parts: {grown}");
     let skipped: Vec<&Value> =
         made.body["skipped"].as_array().expect("a list").iter().map(|skipped| &skipped["operation"]).collect();
     assert_eq!(skipped, ["lost", "headPets", "dropPet", "both", "sendXml"], "{}", made.body["skipped"]);

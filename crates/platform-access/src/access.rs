@@ -17,7 +17,7 @@ use crate::{
 pub fn allowed(checked: Result<()>) -> Result<bool> {
     match checked {
         Ok(()) => Ok(true),
-        Err(error) if error.cause().is_none() => Ok(false),
+        Err(error) if error.is_refusal() => Ok(false),
         Err(error) => Err(error),
     }
 }

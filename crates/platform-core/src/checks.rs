@@ -176,12 +176,12 @@ impl Checks {
 
     /// Tags: so many, each of 1 to 64 characters; duplicates are removed (contract 00 §8).
     pub fn tags(&mut self, path: &str, tags: &mut Vec<String>) {
-        let mut seen = std::collections::HashSet::new();
-        tags.retain(|tag| seen.insert(tag.clone()));
-        self.count(path, tags.len(), self.limits.tags);
         for (i, tag) in tags.iter().enumerate() {
             self.length(&format!("{path}[{i}]"), tag, 1..=64);
         }
+        let mut seen = std::collections::HashSet::new();
+        tags.retain(|tag| seen.insert(tag.clone()));
+        self.count(path, tags.len(), self.limits.tags);
     }
 
     /// Client-defined metadata: bounded in bytes and levels (contract 00 §8).

@@ -267,6 +267,12 @@ impl Error {
         self.cause().is_some_and(|cause| cause.to_string().starts_with(DEADLOCK))
     }
 
+    /// Whether the request was refused, where nothing has failed.
+    pub fn is_refusal(&self) -> bool {
+        use ErrorKind::{Internal, Unavailable, Upstream, UpstreamTimeout};
+        !matches!(self.code().kind(), Internal | Unavailable | Upstream | UpstreamTimeout)
+    }
+
     /// What happened underneath, for the log.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.0.cause.as_deref()

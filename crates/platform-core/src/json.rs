@@ -1,6 +1,9 @@
 use std::{fmt::Display, io};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
@@ -194,6 +197,12 @@ fn in_words(reason: &str) -> Option<String> {
 /// Text that names one of several things and is judged elsewhere, in lower case: `#[serde(deserialize_with)]`.
 pub fn lower_case<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|text| text.to_lowercase())
+}
+
+/// Reads a field that the server alone sets: what a client sends back of it says nothing.
+pub fn read_only<'de, D: Deserializer<'de>, T: Default>(given: D) -> Result<T, D::Error> {
+    IgnoredAny::deserialize(given)?;
+    Ok(T::default())
 }
 
 #[cfg(test)]

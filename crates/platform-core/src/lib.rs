@@ -42,7 +42,7 @@ pub use fair::{FairMemory, FairPermit, FairSemaphore, NoRoom};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{
     MAX_NULLS, Object, check_size, check_types, drop_null, heap_bytes, json_length, lower_case, memory_of, misfit,
-    overlay, parse, without_nul,
+    overlay, parse, read_only, without_nul,
 };
 pub use money::Money;
 pub use page::{MAX_LISTED, Page, fitting};

@@ -210,7 +210,7 @@ impl PgFileService {
     /// Removes the bytes of files for which no record was made, as what they are for was refused. Of another error nobody
     /// knows whether there is one; a sweep does.
     pub async fn remove_refused(&self, account: &AccountId, error: Option<&Error>, ids: &[String]) {
-        if error.is_some_and(|error| error.cause().is_none()) {
+        if error.is_some_and(Error::is_refusal) {
             for id in ids {
                 self.remove_bytes(account, id).await;
             }

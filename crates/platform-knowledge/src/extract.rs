@@ -61,7 +61,12 @@ pub(crate) async fn file_type(path: &Path, name: &str) -> Result<&'static str> {
         let mut head = Vec::new();
         let file = std::fs::File::open(&path).map_err(Error::internal)?;
         file.take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(Error::internal)?;
-        type_of_text(&name, &head).ok_or_else(|| {
+        // What is none within is a document that cannot be read.
+        let by_name = || {
+            let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase())?;
+            ["pdf", "docx"].into_iter().find(|known| *known == extension)
+        };
+        type_of_text(&name, &head).or_else(by_name).ok_or_else(|| {
             let message =
                 "This is none of the files that become documents: md, txt, html, pdf or docx (text as UTF-8).";
             Error::new(Code::UNSUPPORTED_MEDIA_TYPE, message)

@@ -108,7 +108,7 @@ impl RateLimits {
             return Some(bucket.take(rate, now));
         };
         Some(bucket.take_shared(db, name, rate).await.unwrap_or_else(|error| {
-            warn!(%error, "Rates cannot be looked at; the request passes.");
+            warn!(%error, "Rate limits cannot be read; the request passes unchecked.");
             Allowance { allowed: true, ..bucket.allowance(rate, bucket.used_until, bucket.used_until) }
         }))
     }
@@ -124,7 +124,7 @@ impl RateLimits {
         if let Some(db) = &self.db
             && let Err(error) = repository::give_back(db, name, rate.interval()).await
         {
-            warn!(%error, "A rate was not given back; it counts.");
+            warn!(%error, "A request that is not to count could not be taken off its rate limit; it counts.");
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::{sync::mpsc, time::Instant, time::sleep};
 use crate::{
     endpoint::Asking,
     model::{CallOutcome, TargetType},
-    protocol::{Message, error_result, error_text, text_result},
+    protocol::{MISSING_CAPABILITY, Message, error_result, error_text, text_result},
     repository::CallRow,
     service::PgMcpGateway,
     surface::{Target, Tool, View},
@@ -389,8 +389,10 @@ impl Calling {
         };
         match self.gateway.tool_servers.call_through(server, tool, call).await {
             McpOutcome::Result(result) if result["resultType"] == "input_required" && !message.is_modern => {
-                failed("INPUT_REQUIRED", "The tool asks for something that this client cannot give.")
+                Self::asks_for_input()
             }
+            // A server says so, too, that knows what the client can do.
+            McpOutcome::Refused(MISSING_CAPABILITY, ..) if !message.is_modern => Self::asks_for_input(),
             McpOutcome::Result(result) => {
                 let is_error = result["isError"] == Value::Bool(true);
                 let outcome = if is_error { CallOutcome::ToolError } else { CallOutcome::Ok };
@@ -401,6 +403,10 @@ impl Calling {
             }
             McpOutcome::Failed(code, said) => failed_with(&code, said),
         }
+    }
+
+    fn asks_for_input() -> (Called, CallOutcome, Option<String>) {
+        failed("INPUT_REQUIRED", "The tool asks for something that this client cannot give.")
     }
 
     /// With whose rights a server is called; where to connect when there are none.

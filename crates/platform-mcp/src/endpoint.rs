@@ -426,8 +426,8 @@ impl Watching {
                     self.watched = Watched::of(&view);
                     view.digest()
                 }
-                Err(error) if error.cause().is_some() => continue,
-                Err(_) => return None,
+                Err(error) if error.is_refusal() => return None,
+                Err(_) => continue,
             };
             if digest != self.digest {
                 self.digest = digest;

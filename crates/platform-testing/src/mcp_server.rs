@@ -47,6 +47,8 @@ struct State {
     swapped: watch::Sender<Vec<Value>>,
     /// The session that it knows; 0 = it has none.
     session: AtomicU32,
+    /// How it answers `server/discover`, when not as it should.
+    discovery: Mutex<Option<(u16, &'static str, &'static str)>>,
 }
 
 #[derive(Default)]
@@ -72,6 +74,7 @@ impl FakeMcpServer {
             is_quiet: AtomicBool::default(),
             swapped: watch::Sender::default(),
             session: AtomicU32::default(),
+            discovery: Mutex::default(),
         });
         let shared = Arc::clone(&state);
         let (url, handle) = serve("fake MCP server", move |config: &mut ServiceConfig| {
@@ -130,6 +133,11 @@ impl FakeMcpServer {
     /// It knows no session that there was: another has to begin.
     pub fn forget_session(&self) {
         self.state.session.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It answers `server/discover` so: with this status, content type and body.
+    pub fn answer_discovery(&self, status: u16, kind: &'static str, body: &'static str) {
+        *self.state.discovery.lock().expect("lock") = Some((status, kind, body));
     }
 
     /// It answers 503, or well again.
@@ -224,6 +232,13 @@ async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse
     }
     let capabilities = json!({"tools": {"listChanged": true}});
     let info = json!({"name": "fake", "version": "1"});
+    if body["method"] == "server/discover"
+        && let Some((status, kind, text)) = *state.discovery.lock().expect("lock")
+    {
+        let status = actix_web::http::StatusCode::from_u16(status).expect("a status");
+        let text = text.replace("$ID", &body["id"].to_string());
+        return HttpResponse::build(status).content_type(kind).body(text);
+    }
     let result = match body["method"].as_str().unwrap_or_default() {
         "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}),
         "server/discover" if is_modern => json!({
@@ -301,6 +316,12 @@ async fn call(state: &State, request: &ToolRequest, body: &Value, is_modern: boo
         let asked = json!({"method": "elicitation/create",
             "params": {"mode": "form", "message": "What is your name?", "requestedSchema": schema}});
         result = json!({"resultType": "input_required", "inputRequests": {"name": asked}, "requestState": "asked"});
+    }
+    if name.ends_with("demand")
+        && body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"].is_null()
+    {
+        let error = json!({"code": -32021, "message": "Client did not declare elicitation"});
+        return HttpResponse::Ok().json(json!({"jsonrpc": "2.0", "id": body["id"], "error": error}));
     }
     if name.ends_with("wide") {
         let values: Vec<Value> = (0..1_000_000).map(|_| json!({"a": 0})).collect();

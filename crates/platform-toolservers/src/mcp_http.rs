@@ -12,7 +12,8 @@ use platform_egress::{
 };
 use rmcp::{
     model::{
-        ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcError, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+        ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcError, JsonRpcMessage, JsonRpcRequest, RequestId,
+        ServerJsonRpcMessage, ServerResult,
     },
     transport::{
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
@@ -23,6 +24,7 @@ use rmcp::{
     },
 };
 use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Value, json};
 use sse_stream_of_rmcp::{Sse, SseStream};
 
 use crate::mcp_updates::UpdateListener;
@@ -38,6 +40,8 @@ const MAX_STREAMED: usize = 2 * MAX_BYTES;
 const MAX_VALUES: usize = 32 << 20;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
+/// A longer list of tools is none that is taken.
+const MAX_LIST: usize = 1 << 20;
 /// What is read of an answer that refuses.
 const MAX_REFUSAL: usize = 64 << 10;
 
@@ -84,15 +88,23 @@ impl StreamableHttpClient for McpHttp {
         };
         let answer = request.json(&message).send().await.map_err(Error::Client)?;
         let status = answer.status().as_u16();
+        let (discovers, lists) = match &message {
+            JsonRpcMessage::Request(JsonRpcRequest { request, .. }) => (
+                matches!(request, ClientRequest::DiscoverRequest(_)) && session.is_none(),
+                matches!(request, ClientRequest::ListToolsRequest(_)),
+            ),
+            _ => (false, false),
+        };
         match (status, text(&answer, WWW_AUTHENTICATE.as_str())) {
             (401, Some(challenge)) => return Err(Error::AuthRequired(AuthRequiredError::new(challenge))),
             (403, Some(challenge)) => {
                 return Err(Error::InsufficientScope(InsufficientScopeError::new(challenge, None)));
             }
+            (202 | 204, _) if discovers => return Ok(undiscovered(asked, "it was accepted")),
             (202 | 204, _) => return Ok(StreamableHttpPostResponse::Accepted),
             (404, _) if session.is_some() => return Err(Error::SessionExpired),
             (200..300, _) => {}
-            _ => return refused(&message, session.is_some(), answer).await,
+            _ => return refused(asked, (session.is_some(), discovers), answer).await,
         }
         let (kind, session) = (text(&answer, CONTENT_TYPE.as_str()), text(&answer, HEADER_SESSION_ID));
         let is = |expected| kind.as_ref().is_some_and(|kind| kind.starts_with(expected));
@@ -108,6 +120,13 @@ impl StreamableHttpClient for McpHttp {
             });
             let events = SseStream::from_bytes_stream(bytes).map(checked);
             let events = events.try_filter(move |event| ready(!is_of_another(event, asked.as_ref())));
+            let events = events.map_ok(move |event| {
+                let whole = event.data.as_ref().filter(|_| lists).and_then(|data| with_schemas(data.as_bytes()));
+                match whole.and_then(|whole| String::from_utf8(whole).ok()) {
+                    Some(whole) => Sse { data: Some(whole), ..event },
+                    None => event,
+                }
+            });
             let events = events.inspect_ok(move |event| {
                 if let (Some(listener), Some(data)) = (&listener, &event.data) {
                     listener.heard(data);
@@ -120,6 +139,9 @@ impl StreamableHttpClient for McpHttp {
         if !is(JSON_MIME_TYPE) && !is_question {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
+        if !is(JSON_MIME_TYPE) && discovers {
+            return Ok(undiscovered(asked, "the answer is no JSON"));
+        }
         if !is(JSON_MIME_TYPE) {
             return Err(Error::UnexpectedContentType(kind));
         }
@@ -127,7 +149,8 @@ impl StreamableHttpClient for McpHttp {
         let is_short = body.len() < SHORT;
         let read = move || {
             check_values(&body).map_err(serde::de::Error::custom)?;
-            parse(&body)
+            let whole = lists.then(|| with_schemas(&body)).flatten();
+            parse(whole.as_deref().unwrap_or(&body))
         };
         let read = if is_short { read() } else { tokio::task::spawn_blocking(read).await? };
         match read {
@@ -138,7 +161,13 @@ impl StreamableHttpClient for McpHttp {
             Ok(JsonRpcMessage::Error(error)) if is_question => {
                 Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error.error, asked), session))
             }
+            Ok(JsonRpcMessage::Response(answer))
+                if discovers && !matches!(answer.result, ServerResult::DiscoverResult(_)) =>
+            {
+                Ok(undiscovered(asked, "the answer is another"))
+            }
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
+            Err(error) if discovers => Ok(undiscovered(asked, &error.to_string())),
             Err(_) if !is_question => Ok(StreamableHttpPostResponse::Accepted),
             Err(error) => Err(Error::Deserialize(error)),
         }
@@ -179,10 +208,33 @@ impl StreamableHttpClient for McpHttp {
     }
 }
 
+/// A server that knows no discovery says so in its own way, and is asked as older ones are.
+fn undiscovered(asked: Option<RequestId>, reason: &str) -> StreamableHttpPostResponse {
+    let error = ErrorData::invalid_request(format!("server/discover came to nothing: {reason}"), None);
+    StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, asked), None)
+}
+
+/// A list of tools in which each has the schema of its arguments; `None` where nothing is missing. Some servers leave out
+/// that of a tool without any, and the SDK takes no list with such a tool.
+fn with_schemas(json: &[u8]) -> Option<Vec<u8>> {
+    if json.len() > MAX_LIST {
+        return None;
+    }
+    let mut answer: Value = parse(json).ok()?;
+    let mut filled = false;
+    for tool in answer.pointer_mut("/result/tools")?.as_array_mut()?.iter_mut().filter_map(Value::as_object_mut) {
+        if tool.get("inputSchema").is_none_or(Value::is_null) {
+            tool.insert("inputSchema".to_owned(), json!({"type": "object"}));
+            filled = true;
+        }
+    }
+    filled.then(|| answer.to_string().into_bytes())
+}
+
 /// An answer that is no success, as the SDK tells them apart.
 async fn refused(
-    message: &ClientJsonRpcMessage,
-    had_session: bool,
+    asked: Option<RequestId>,
+    (had_session, discovers): (bool, bool),
     answer: HttpResponse,
 ) -> Result<StreamableHttpPostResponse, Error> {
     let (status, retry_after) = (answer.status(), text(&answer, RETRY_AFTER.as_str()));
@@ -194,28 +246,17 @@ async fn refused(
         Ok(JsonRpcMessage::Error(error)) => Some(error),
         Ok(_) | Err(_) => None,
     };
-    // A server that knows no discovery says so in its own way, and is asked as older ones are.
-    if let JsonRpcMessage::Request(request) = message
-        && matches!(request.request, ClientRequest::DiscoverRequest(_))
-        && !had_session
-        && status.is_client_error()
-        && !is_for_credentials
-    {
-        let unknown =
-            || ErrorData::invalid_request(format!("server/discover rejected with HTTP {status}: {shown}"), None);
-        let error = told.map_or_else(unknown, |told| told.error);
-        let error = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
-        return Ok(StreamableHttpPostResponse::Json(error, None));
+    if discovers && !is_for_credentials {
+        return Ok(match told {
+            Some(told) => StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(told.error, asked), None),
+            None => undiscovered(asked, &format!("HTTP {status}: {shown}")),
+        });
     }
     // Some say with 400 that they know a session no longer, where the specification has 404.
     let is_of_session = |error: &JsonRpcError| error.error.message.to_ascii_lowercase().contains("session");
     if had_session && status.as_u16() == 400 && told.as_ref().is_some_and(is_of_session) {
         return Err(Error::SessionExpired);
     }
-    let asked = match message {
-        JsonRpcMessage::Request(request) => Some(request.id.clone()),
-        _ => None,
-    };
     match told {
         Some(error) if is_json && !is_for_credentials && status.as_u16() != 429 => {
             let error = ServerJsonRpcMessage::error(error.error, asked.or(error.id));

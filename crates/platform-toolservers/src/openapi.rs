@@ -344,7 +344,7 @@ impl<'a> Reader<'a> {
                 tool.insert("customHeaders".to_owned(), json!([{"headerName": "Content-Type", "value": URL_ENCODED}]));
             }
         }
-        let schema = self.schema(&content["schema"]);
+        let schema = as_one_object(self.schema(&content["schema"]));
         let properties = schema["properties"].as_object().filter(|properties| !properties.is_empty());
         let is_plain = schema.get("allOf").or(schema.get("anyOf")).or(schema.get("oneOf")).is_none();
         match properties {
@@ -573,6 +573,32 @@ fn without_patterns(schema: &mut Value) {
         }
         _ => {}
     }
+}
+
+/// An object that is described in parts (`allOf`), as one; anything else as it is.
+fn as_one_object(schema: Value) -> Value {
+    let Some(parts) = schema["allOf"].as_array() else { return schema };
+    let mut own = schema.clone();
+    own.as_object_mut().expect("it has a field").remove("allOf");
+    let is_choice = |part: &Value| ["allOf", "anyOf", "oneOf", "not"].iter().any(|name| part.get(name).is_some());
+    if is_choice(&own) {
+        return schema;
+    }
+    let (mut properties, mut required) = (Map::new(), own["required"].as_array().cloned().unwrap_or_default());
+    let own = Some(own).filter(|own| own["properties"].is_object());
+    for part in parts.iter().cloned().chain(own) {
+        let part = as_one_object(part);
+        let Some(of_part) = part["properties"].as_object().filter(|_| !is_choice(&part)) else { return schema };
+        for (name, property) in of_part {
+            if properties.insert(name.clone(), property.clone()).is_some_and(|known| known != *property) {
+                return schema;
+            }
+        }
+        required.extend(part["required"].as_array().cloned().unwrap_or_default());
+    }
+    let mut whole = json!({"type": "object", "properties": properties, "required": required});
+    describe(&mut whole, schema["description"].as_str());
+    whole
 }
 
 fn describe(schema: &mut Value, description: Option<&str>) {

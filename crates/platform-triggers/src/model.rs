@@ -285,7 +285,7 @@ pub struct Trigger {
 pub struct TriggerFilter {
     /// Only of this tool server.
     pub tool_server_id: Option<String>,
-    /// Only those that start this agent.
+    /// Only those that start this agent; with an assistant, those of either.
     pub agent_id: Option<String>,
     /// Only those that write to this assistant: its identifier or id.
     pub assistant_id: Option<String>,

@@ -153,11 +153,13 @@ fn listed<'a>(account: &'a AccountId, filter: &'a TriggerFilter) -> Triggers<'a>
     if let Some(server) = &filter.tool_server_id {
         rows = rows.filter(triggers::tool_server_id.eq(server));
     }
-    if let Some(agent) = &filter.agent_id {
-        rows = rows.filter(triggers::target_type.eq("agent").and(triggers::target_id.eq(agent)));
-    }
-    if let Some(assistant) = &filter.assistant_id {
-        rows = rows.filter(triggers::target_type.eq("assistant").and(triggers::target_id.eq(assistant)));
+    let targets = [("agent", &filter.agent_id), ("assistant", &filter.assistant_id)];
+    if targets.iter().any(|(_, id)| id.is_some()) {
+        let of = |(kind, id): (&'a str, &'a Option<String>)| {
+            let id = id.as_deref().unwrap_or_default();
+            triggers::target_type.eq(kind).and(triggers::target_id.eq(id))
+        };
+        rows = rows.filter(of(targets[0]).or(of(targets[1])));
     }
     if let Some(within) = &filter.within {
         rows = rows.filter(triggers::project_id.is_null().or(triggers::project_id.eq_any(within)));

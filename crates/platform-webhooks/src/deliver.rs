@@ -104,7 +104,7 @@ impl PgWebhooks {
                 Ok(taken) if taken > 0 => {}
                 Ok(_) => tokio::time::sleep(POLL).await,
                 Err(error) => {
-                    warn!(%error, "Events could not be made deliveries; trying again.");
+                    warn!(%error, "Deliveries could not be made of events; trying again.");
                     tokio::time::sleep(POLL).await;
                 }
             }

@@ -54,7 +54,7 @@ impl PgWebhooks {
     pub(crate) async fn route(&self) -> Result<usize> {
         match self.take_and_deliver(None).await {
             Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
-                warn!(%error, "Events could not be made deliveries together; the oldest is tried alone.");
+                warn!(%error, "Deliveries could not be made of several events at once; trying the oldest alone.");
                 self.route_oldest().await
             }
             outcome => outcome,
@@ -69,7 +69,7 @@ impl PgWebhooks {
             match self.take_and_deliver(Some(&id)).await {
                 Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
                     if is_last {
-                        tracing::error!(event = id, %error, "An event could not be made deliveries; it is left out.");
+                        tracing::error!(event = id, %error, "Deliveries could not be made of an event; it is left out.");
                         claim_one_in(&mut *self.db.conn().await?, &id).await?;
                     }
                 }

@@ -431,3 +431,38 @@ async fn a_call_that_streams_comes_to_its_end_before_a_process_ends() {
     assert_eq!(app.ended().await, Some(0));
     assert_eq!(db.number("SELECT count(*) AS n FROM mcp_audit WHERE outcome = 'ok'").await, 1);
 }
+
+#[tokio::test]
+async fn a_server_is_used_however_it_answers_to_discovery_and_though_tools_tell_no_arguments() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.describe(json!([{"name": "echo", "inputSchema": {"type": "object"}}, {"name": "bare"}]));
+    for (n, (status, kind, body)) in [
+        (200, "application/json", r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#),
+        (200, "application/json", r#"{"jsonrpc":"2.0","id":$ID,"result":null}"#),
+        (200, "application/json", "what?"),
+        (200, "text/html", "<h1>Welcome</h1>"),
+        (202, "application/json", ""),
+        (400, "text/plain", "unknown"),
+        (404, "application/json", "{}"),
+        (500, "application/json", "{}"),
+        (501, "text/plain", ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        mcp.answer_discovery(status, kind, body);
+        let made = app.post("/tool-servers", json!({"name": format!("s{n}"), "type": "mcp", "url": mcp.url()})).await;
+        let named: Vec<&str> = made.body["toolDefinitions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|tool| tool["function"]["name"].as_str())
+            .collect();
+        assert_eq!(
+            (&made.body["health"], named),
+            (&json!("ok"), vec!["echo", "bare"]),
+            "{status} {body}: {}",
+            made.body
+        );
+    }
+}

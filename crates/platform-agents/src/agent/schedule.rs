@@ -26,10 +26,12 @@ pub struct PeriodicExecution {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Read only: the next time.
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "platform_core::read_only", skip_serializing_if = "Option::is_none")]
+    #[schema(read_only, nullable = false)]
     pub next_run_ms: Option<Timestamp>,
     /// Read only: the last time.
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "platform_core::read_only", skip_serializing_if = "Option::is_none")]
+    #[schema(read_only, nullable = false)]
     pub last_run_ms: Option<Timestamp>,
 }
 

@@ -87,6 +87,7 @@ impl EvaluationService for PgEvaluationService {
         if let Some(refusal) = threads.ports.budget.spent(&payer).await? {
             return Err(Error::from(&refusal));
         }
+        threads.jobs.check_room(account, KIND, "evaluations").await?;
         let mut made = self.made.subscribe();
         let mut conn = threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {

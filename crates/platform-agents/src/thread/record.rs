@@ -341,6 +341,11 @@ impl Record {
         self.open.iter().any(|open| open.call.id == call && !matches!(open.state, CallState::Answered(_)))
     }
 
+    /// Whether a call of the turn has its result.
+    pub fn is_answered(&self, call: &str) -> bool {
+        self.open.iter().any(|open| open.call.id == call && matches!(open.state, CallState::Answered(_)))
+    }
+
     /// Calls whose results come to an address.
     pub fn pending_callbacks(&self) -> Vec<PendingAsyncToolCall> {
         self.open

@@ -230,6 +230,8 @@ pub trait ClientService: Send + Sync {
     ) -> Result<ClientWithSecret>;
     /// Clients, newest first.
     async fn list_clients(&self, account: &AccountId, page: Page) -> Result<ClientPage>;
+    /// Where the clients of an account have browsers sent back.
+    async fn redirect_uris(&self, account: &AccountId) -> Result<Vec<String>>;
     /// One client.
     async fn get_client(&self, account: &AccountId, id: &Id<OAuthClient>) -> Result<OAuthClient>;
     /// Changes the given fields.
@@ -283,6 +285,13 @@ impl ClientService for PgAuthService {
         });
         creating.await?;
         Ok(made)
+    }
+
+    async fn redirect_uris(&self, account: &AccountId) -> Result<Vec<String>> {
+        let conn = self.db.read().await?;
+        let of = oauth_clients::table.filter(oauth_clients::account_id.eq(account.as_str()));
+        let of_each: Vec<Vec<String>> = of.select(oauth_clients::redirect_uris).load(&mut conn.get()).await?;
+        Ok(of_each.into_iter().flatten().collect())
     }
 
     async fn list_clients(&self, account: &AccountId, page: Page) -> Result<ClientPage> {

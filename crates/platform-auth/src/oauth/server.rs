@@ -14,6 +14,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::Url;
+use utoipa::ToSchema;
 
 use super::{
     access::{self, API},
@@ -109,7 +110,7 @@ pub struct TokenRequest {
 }
 
 /// A pair of tokens (RFC 6749 §5.1).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Tokens {
     /// For requests.
     pub access_token: String,

@@ -108,14 +108,18 @@ impl Threads {
             let known = record.pending_callbacks();
             let mut checks = Checks::default();
             for (i, response) in given.responses.iter().enumerate() {
-                if !known.iter().any(|call| call.tool_call_id == response.tool_call_id) {
+                let is_pending = known.iter().any(|call| call.tool_call_id == response.tool_call_id);
+                if !is_pending && !record.is_answered(&response.tool_call_id) {
                     let message = format!("no call `{}` waits in this thread", response.tool_call_id);
                     checks.issue(&format!("responses[{i}].tool_call_id"), "unknown", message);
                 }
             }
             checks.finish()?;
+            // Of several results for one call the first counts.
             for response in &given.responses {
-                take(&mut record, &response.tool_call_id, &response.content);
+                if !record.is_answered(&response.tool_call_id) {
+                    take(&mut record, &response.tool_call_id, &response.content);
+                }
             }
             go_on(&mut record, by, now)?;
             let told = self.commit_in(conn, &mut record, None, 0, now).await?;

@@ -467,7 +467,7 @@ fn out_of_quota(record: &mut Record, refusal: &Refusal, is_first_step: bool, now
         return record.enter(Cause::QuotaSpent, ThreadState::LimitExceeded, &by, now);
     }
     record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
-    let (until, reason) = (Some(refusal.resets_at), Some(OUT_OF_QUOTA.to_owned()));
+    let (until, reason) = (Some(refusal.retry_at(now)), Some(OUT_OF_QUOTA.to_owned()));
     record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
     Ok(())
 }
