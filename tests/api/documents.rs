@@ -675,9 +675,9 @@ async fn what_is_said_of_documents_is_what_they_are() {
     let assistant = json!({"name": "S", "identifier": "s", "knowledgeDocumentIds": [id]});
     let made = app.post("/assistants", assistant).await;
     assert_eq!(made.body["memoryDocuments"], json!([{"id": id, "name": "Rules"}]));
-    app.patch(&path, json!({"name": "Fixture rules"})).await;
+    app.patch(&path, json!({"name": "House rules"})).await;
     let read = app.get("/assistants/s").await.body;
-    assert_eq!(read["memoryDocuments"], json!([{"id": id, "name": "Fixture rules"}]));
+    assert_eq!(read["memoryDocuments"], json!([{"id": id, "name": "House rules"}]));
     let to_default = json!({"targetType": "assistant", "targetId": "default"});
     assert_eq!(app.post(&format!("{path}/attach"), to_default).await.error(), "FORBIDDEN");
 
