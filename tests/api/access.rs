@@ -218,7 +218,10 @@ async fn a_session_reaches_its_surface_and_what_is_of_its_tenant() {
     assert_eq!(get(&app, &acme, "/assistants/inner").await.error(), "ASSISTANT_NOT_FOUND");
     assert_eq!(get(&app, &acme, "/assistants/default").await.error(), "ASSISTANT_NOT_FOUND");
     assert_eq!(get(&app, &limited, "/assistants/also").await.error(), "FORBIDDEN");
-    assert_eq!(get(&app, &acme, "/assistants/open?includePresets=true").await.error(), "PRESETS_FORBIDDEN");
+    for any in ["open", "default", "nobody"] {
+        let asked = get(&app, &acme, &format!("/assistants/{any}?includePresets=true")).await;
+        assert_eq!(asked.error(), "PRESETS_FORBIDDEN", "{any}: {}", asked.body);
+    }
 
     let say = async |session: &str, assistant: &str, body: Value| {
         post(&app, session, &format!("/assistants/{assistant}/messages"), body).await

@@ -97,6 +97,9 @@ async fn a_synchronous_message_is_in_progress_and_then_its_messages() {
         let chat = app.get("/assistants/default/chats/failing").await.body;
         assert_eq!(chat["chatContent"].as_array().map(Vec::len), Some(tries));
     }
+    let other = post(&app, path, "f", json!({"chatUid": "failing", "message": "/say well"})).await;
+    assert_eq!(other.status, StatusCode::OK, "also for another message: {}", other.body);
+    assert_eq!(post(&app, path, "f", failing).await.error(), "IDEMPOTENCY_KEY_REUSED");
 }
 
 #[tokio::test]

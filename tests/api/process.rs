@@ -50,6 +50,7 @@ fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
         ("PLATFORM_PUBLIC_URL", "platform.example"),
         ("PLATFORM_PUBLIC_URL", "ftp://platform.example"),
         ("PLATFORM_PUBLIC_URL", "https://platform.example/?a=b"),
+        ("PLATFORM_SANDBOX_PUBLIC_DOMAIN", "https://sandboxes.example"),
         ("PLATFORM_EVALUATOR_MODEL", "demo-1"),
         ("PLATFORM_EVALUATOR_MODEL", "demo:demo-2"),
         ("PLATFORM_EVALUATOR_MODEL", "openai:gpt-4o"),

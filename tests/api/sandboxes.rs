@@ -13,6 +13,7 @@ use crate::{
 };
 
 mod lives;
+mod public;
 
 /// Starts the machine of an environment; its id.
 async fn started(app: &TestApp, path: &str, request: Value) -> String {

@@ -58,7 +58,9 @@ fn places(document: &Value, schema: &Value, at: &JsonPath, into: &mut Vec<(JsonP
     }
     // Schemas within schemas would never end.
     if at.len() < 6 {
-        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        // What the server alone sets is sent back as it may be.
+        let fields = schema["properties"].as_object().into_iter().flatten();
+        for (name, field) in fields.filter(|(_, field)| field["readOnly"] != true) {
             places(document, field, &below(name), into);
         }
         if schema["items"].is_object() {

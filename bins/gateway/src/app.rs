@@ -45,6 +45,7 @@ pub(crate) struct App {
     pub projects: Arc<PgProjectService>,
     pub files: Arc<PgFileService>,
     pub environments: Arc<PgEnvironments>,
+    pub tenants: Arc<PgTenantService>,
     pub mcp: Arc<PgMcpGateway>,
     pub modules: Vec<Module>,
 }
@@ -75,7 +76,7 @@ impl App {
         let speech = services::speech(base, config, &files, &pools, &quotas);
         let connections = services::connections(base, config);
         let tool_servers = services::tool_servers(base, config, &pools, &referrers, &connections);
-        let environments = services::environments(base, config, &referrers);
+        let environments = services::environments(base, config, addr, &referrers);
         let integrations = Arc::new(PgIntegrations::new(&connections, &tool_servers, jobs, &config.url(addr)));
         let toolbox = services::toolbox(
             base,
@@ -178,7 +179,7 @@ impl App {
                 tenants: tenants.clone(),
                 threads: threads.clone(),
             }),
-            usage::module(&tenants),
+            usage::module(&tenants, config.run_lease),
             documents::module(&knowledge, config.max_upload_bytes),
             folders::module(&knowledge),
             skills::module(&knowledge),
@@ -198,6 +199,6 @@ impl App {
             triggers::module(&triggers),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
         ];
-        Ok(Self { auth, health, projects, files, environments, mcp: gateway, modules })
+        Ok(Self { auth, health, projects, files, environments, tenants, mcp: gateway, modules })
     }
 }

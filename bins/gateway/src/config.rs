@@ -105,6 +105,8 @@ pub struct Config {
     pub sandbox_images: Vec<(String, String)>,
     pub sandbox_max: usize,
     pub sandbox_output_bytes: usize,
+    /// Below which everybody reaches what sandboxes serve; `None` = nobody does.
+    pub sandbox_public_domain: Option<String>,
     pub client_tool_timeout: Duration,
     pub async_tool_timeout: Duration,
     pub approval_timeout: Duration,
@@ -172,14 +174,15 @@ impl Config {
             ));
         }
         let has_metrics = one_of("PLATFORM_METRICS", &[("on", true), ("off", false)])?;
-        let data_dir = data_dir()?;
+        let (data_dir, public_url) = (data_dir()?, public_url()?);
+        let sandbox_public_domain = sandbox_public_domain(public_url.as_deref())?;
         let metrics_addr =
             read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
         Ok(Self {
             nats_url: text("PLATFORM_NATS_URL").map(SecretString::from),
             traces: collects_traces()?,
             metrics_addr: has_metrics.then_some(metrics_addr),
-            public_url: public_url()?,
+            public_url,
             addr,
             role,
             database_url,
@@ -208,6 +211,7 @@ impl Config {
             sandbox_images: sandbox_images()?,
             sandbox_max: number("PLATFORM_SANDBOX_MAX", 0)?,
             sandbox_output_bytes: limit("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES")?,
+            sandbox_public_domain,
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
             async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,
             approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,
@@ -333,6 +337,27 @@ fn sandbox_images() -> Result<Vec<(String, String)>> {
         images.push(("default".to_owned(), first.clone()));
     }
     Ok(images)
+}
+
+/// The domain whose hosts are sandboxes; nothing else of the platform is reached below it.
+fn sandbox_public_domain(public_url: Option<&str>) -> Result<Option<String>> {
+    let Some(text) = text("PLATFORM_SANDBOX_PUBLIC_DOMAIN") else { return Ok(None) };
+    let domain = text.trim().to_ascii_lowercase();
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    let is_label = |label: &str| !label.is_empty() && label.len() <= 63 && label.bytes().all(good);
+    if domain.len() > 200 || !domain.split('.').all(is_label) || domain.parse::<IpAddr>().is_ok() {
+        let wrong = format!("PLATFORM_SANDBOX_PUBLIC_DOMAIN: `{text}` is not a domain such as sandboxes.example.");
+        return Err(ConfigError(wrong));
+    }
+    let public = public_url.and_then(|url| url::Url::parse(url).ok());
+    // On one's own machine nothing else has a name.
+    let is_shared = |host: &str| host.ends_with(&format!(".{domain}")) || (host == domain && domain != "localhost");
+    if public.as_ref().and_then(url::Url::host_str).is_some_and(is_shared) {
+        let wrong = "PLATFORM_SANDBOX_PUBLIC_DOMAIN: PLATFORM_PUBLIC_URL lies in it, so that a sandbox could take its place or \
+            set its cookies; choose a domain of its own.";
+        return Err(ConfigError(wrong.to_owned()));
+    }
+    Ok(Some(domain))
 }
 
 fn deliveries() -> Result<DeliveryRules> {

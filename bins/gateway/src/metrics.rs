@@ -169,7 +169,7 @@ impl Metrics {
         registry.register_with_unit("files_size", "What they store", Unit::Bytes, file_bytes.clone());
         let of_messages = self.message_file_bytes.clone();
         registry.register_with_unit("message_files_size", "Files as messages keep them", Unit::Bytes, of_messages);
-        registry.register("build", "What runs here", Info::new([("version", "1.0.0")]));
+        registry.register("build", "What runs here", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         registry.register("http_requests", "Requests that were answered", requests.clone());
         registry.register_with_unit(
             "http_request_duration",

@@ -26,7 +26,7 @@ use crate::{
     groups::health,
     health::Health,
     metrics::Metrics,
-    purge, services,
+    purge, sandboxes, services,
 };
 
 /// The running platform.
@@ -53,10 +53,14 @@ impl Running {
     /// Builds everything and begins to work; `addr`: where it will listen.
     pub async fn start(config: &Config, addr: SocketAddr) -> Result<Self> {
         let mut base = Base::start(config).await?;
-        let App { auth, health, projects, files, environments, mcp, modules } = App::build(config, addr, &mut base)?;
-        if base.embedded.is_some() {
+        let App { auth, health, projects, files, environments, tenants, mcp, modules } =
+            App::build(config, addr, &mut base)?;
+        let is_alone = base.embedded.is_some();
+        if is_alone {
             environments.reclaim_all().await?;
         }
+        // Before runs are taken over that the last process left behind.
+        tenants.release_reservations(if is_alone { Duration::ZERO } else { config.run_lease / 4 }).await?;
         let Base { db, clock, models, jobs, metrics, embedded, .. } = base;
         let (mut groups, mut resources, mut works) = (Vec::new(), Vec::new(), Vec::new());
         let (mut keepers, mut purges) = (Vec::new(), Vec::new());
@@ -79,6 +83,7 @@ impl Running {
             // Alone on a database of its own a process need not ask anybody.
             rates: RateLimits::new(embedded.is_none().then(|| db.clone())),
             observer: metrics.clone().map(|metrics| metrics as Arc<dyn Observer>),
+            proxied: sandboxes::hosts(config, &environments),
             closing: closing.clone(),
         };
         let http =

@@ -1,10 +1,15 @@
 //! The machines on which agents run commands: who makes them.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
+use bytes::Bytes;
+use http::Request;
 use platform_egress::Egress;
-use platform_environments::SandboxSettings;
+use platform_environments::{PgEnvironments, PublicDomain, SandboxSettings};
+use platform_http::{Forwarding, ProxiedHosts, ReverseProxy};
 use platform_sandbox::{NoBackend, SandboxBackend};
+
+use url::Url;
 
 use crate::config::{Config, SandboxKind};
 
@@ -40,7 +45,26 @@ fn on_this_host(_: &Config, _: &Egress) -> Arc<dyn SandboxBackend> {
 }
 
 /// What machines may be.
-pub(crate) fn settings(config: &Config) -> SandboxSettings {
+pub(crate) fn settings(config: &Config, addr: SocketAddr) -> SandboxSettings {
     let runtimes = config.sandbox_images.iter().map(|(name, _)| name.clone()).collect();
-    SandboxSettings { most: config.sandbox_max, output_bytes: config.sandbox_output_bytes, runtimes }
+    let public = config.sandbox_public_domain.clone().and_then(|name| {
+        let url = Url::parse(&config.url(addr)).ok()?;
+        Some(PublicDomain { scheme: url.scheme().to_owned(), name, port: url.port() })
+    });
+    SandboxSettings { most: config.sandbox_max, output_bytes: config.sandbox_output_bytes, runtimes, public }
+}
+
+/// Where everybody reaches what machines serve.
+pub(crate) fn hosts(config: &Config, environments: &Arc<PgEnvironments>) -> Option<ProxiedHosts> {
+    let domain = config.sandbox_public_domain.clone()?;
+    Some(ProxiedHosts { domain, proxy: Arc::new(Served(Arc::clone(environments))) })
+}
+
+/// What machines serve.
+struct Served(Arc<PgEnvironments>);
+
+impl ReverseProxy for Served {
+    fn forward(self: Arc<Self>, name: String, network: String, request: Request<Bytes>) -> Forwarding {
+        Box::pin(async move { self.0.proxy(&name, &network, request).await })
+    }
 }

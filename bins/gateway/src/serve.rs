@@ -53,7 +53,9 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
         }
     };
     let first = bootstrap(&app.auth, &config, addr).await?;
-    info!(was = files_before, now = files, "The limit of open files was raised.");
+    if files > files_before {
+        info!(was = files_before, now = files, "The limit of open files was raised.");
+    }
     let serving = match platform_http::serve(&app.http, listener, config.shutdown_grace) {
         Ok(serving) => serving,
         Err(error) => {

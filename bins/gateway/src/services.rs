@@ -123,7 +123,7 @@ pub(crate) fn speech(
 pub(crate) fn connections(base: &Base, config: &Config) -> Arc<PgConnections> {
     let apps = Connectors::load(config.connectors_dir.as_deref(), |app| config.app_clients.get(app).cloned());
     for app in config.app_clients.keys().filter(|app| apps.get(app).is_err()) {
-        warn!(app, "There is a client for an app that there is not; look at the name in PLATFORM_APP_….");
+        warn!(app, "A setting PLATFORM_APP_… names an app that no connector describes; look at its name.");
     }
     PgConnections::new(ConnectionNeeds {
         db: base.db.clone(),
@@ -160,7 +160,12 @@ pub(crate) fn tool_servers(
 }
 
 /// Environments and their machines.
-pub(crate) fn environments(base: &Base, config: &Config, referrers: &Referrers) -> Arc<PgEnvironments> {
+pub(crate) fn environments(
+    base: &Base,
+    config: &Config,
+    addr: SocketAddr,
+    referrers: &Referrers,
+) -> Arc<PgEnvironments> {
     PgEnvironments::new(EnvironmentNeeds {
         db: base.db.clone(),
         bus: base.bus.clone(),
@@ -173,7 +178,7 @@ pub(crate) fn environments(base: &Base, config: &Config, referrers: &Referrers) 
         chats: Arc::new(PgChatStates::new(&base.db)),
         referrers: referrers.clone(),
         limits: config.limits,
-        settings: sandboxes::settings(config),
+        settings: sandboxes::settings(config, addr),
     })
 }
 

@@ -1,14 +1,15 @@
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, pin::pin, time::Duration};
 
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{BigInt, Bool, Text},
+    sql_types::{BigInt, Bool, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Result};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::time::timeout;
 
 use crate::{Conn, Db, code, schema::idempotency};
 
@@ -16,6 +17,12 @@ use crate::{Conn, Db, code, schema::idempotency};
 const MAX_BYTES: usize = 64 * 1024;
 /// Bytes of a field that is stored of a larger one.
 const MAX_FIELD_BYTES: usize = 1024;
+/// Status of a key under which work goes on that is not done yet.
+const CLAIMED: i16 = 0;
+/// A claim is renewed so often.
+const BETWEEN_RENEWALS: Duration = Duration::from_secs(15);
+/// A claim that is not renewed for so long is nobody's.
+const CLAIM: &str = "created_at > now() - interval '1 minute'";
 /// Keys of an account that are kept; the oldest beyond them go before their day is over.
 const MAX_KEYS: i64 = 100_000;
 
@@ -44,31 +51,78 @@ pub enum Stored {
     Run {
         /// What the accepting service wrote to find it again.
         reference: String,
+        /// The request had the same body.
+        is_same: bool,
     },
 }
 
 impl Idempotency {
-    /// What is stored under this key; 422 when it was another body.
+    /// What is stored under this key; 422 when it is the answer to another body.
     pub async fn find(&self, db: &Db) -> Result<Option<Stored>> {
         let conn = db.read().await?;
-        type Row = (String, i16, Option<String>, Option<String>);
+        type Row = (String, i16, Option<String>, Option<String>, bool);
         let row: Option<Row> = idempotency::table
             .find(&self.scope)
-            .select((idempotency::body_hash, idempotency::status, idempotency::body, idempotency::run_of))
+            .select((
+                idempotency::body_hash,
+                idempotency::status,
+                idempotency::body,
+                idempotency::run_of,
+                sql::<Bool>(CLAIM),
+            ))
             .first(&mut conn.get())
             .await
             .optional()?;
-        let Some((body_hash, status, body, run_of)) = row else { return Ok(None) };
-        if body_hash != self.body_hash {
-            return Err(Error::new(
-                code::IDEMPOTENCY_KEY_REUSED,
-                "This Idempotency-Key was used with another body; use a new key for a new request.",
-            ));
+        let Some((body_hash, status, body, run_of, is_claimed)) = row else { return Ok(None) };
+        let is_same = body_hash == self.body_hash;
+        if status == CLAIMED && is_same {
+            return if is_claimed { Err(in_progress()) } else { Ok(None) };
         }
-        Ok(Some(match run_of {
-            Some(reference) => Stored::Run { reference },
-            None => Stored::Answer { status: status.unsigned_abs(), body: body.unwrap_or_default() },
-        }))
+        match run_of {
+            Some(reference) => Ok(Some(Stored::Run { reference, is_same })),
+            None if is_same => {
+                Ok(Some(Stored::Answer { status: status.unsigned_abs(), body: body.unwrap_or_default() }))
+            }
+            None => Err(Self::reused()),
+        }
+    }
+
+    /// The key covers another body.
+    pub fn reused() -> Error {
+        let message = "This Idempotency-Key was used with another body; use a new key for a new request.";
+        Error::new(code::IDEMPOTENCY_KEY_REUSED, message)
+    }
+
+    /// Has no other process work under this key, until [`Self::keep`] or [`Self::release_claim`]: for an effect that is not made in
+    /// a transaction, and goes on within [`Self::renewed`].
+    pub async fn claim(&self, db: &Db) -> Result<()> {
+        let sql = format!(
+            "INSERT INTO idempotency (scope, body_hash, status, account) VALUES ($1, $2, {CLAIMED}, $3)
+            ON CONFLICT (scope) DO UPDATE SET body_hash = excluded.body_hash, created_at = now()
+                WHERE idempotency.status = {CLAIMED} AND NOT (idempotency.{CLAIM})"
+        );
+        let claiming = diesel::sql_query(sql).bind::<Text, _>(&self.scope).bind::<Text, _>(&self.body_hash);
+        let claimed = claiming.bind::<Text, _>(self.account.as_str()).execute(&mut *db.conn().await?).await?;
+        if claimed == 1 { Ok(()) } else { Err(in_progress()) }
+    }
+
+    /// Does something under a claimed key, and says meanwhile that it goes on.
+    pub async fn renewed<T>(&self, db: &Db, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            match timeout(BETWEEN_RENEWALS, &mut work).await {
+                Ok(done) => return done,
+                // What cannot be renewed now may be the next time, before the claim is over.
+                Err(_) => drop(self.renew(db).await),
+            }
+        }
+    }
+
+    async fn renew(&self, db: &Db) -> Result<()> {
+        let claimed = idempotency::table.find(&self.scope).filter(idempotency::status.eq(CLAIMED));
+        let renewing = diesel::update(claimed).set(idempotency::created_at.eq(sql::<Timestamptz>("now()")));
+        renewing.execute(&mut *db.conn().await?).await?;
+        Ok(())
     }
 
     /// Stores the answer in the transaction of its effect. When another request with this key
@@ -91,12 +145,28 @@ impl Idempotency {
         self.insert(conn, 200, None, Some(reference)).await
     }
 
-    /// Stores the answer of an effect that did not do so itself; what is there already stays.
+    /// Stores the answer of an effect that did not do so itself, in place of its claim; another that is there already stays.
     pub async fn keep(&self, db: &Db, status: u16, body: &str) -> Result<()> {
+        let claimed = idempotency::table.find(&self.scope).filter(idempotency::status.eq(CLAIMED));
+        let answer = (
+            idempotency::status.eq(i16::try_from(status).unwrap_or(200)),
+            idempotency::body.eq(shortened(body)?.into_owned()),
+            idempotency::created_at.eq(sql::<Timestamptz>("now()")),
+        );
+        if diesel::update(claimed).set(answer).execute(&mut *db.conn().await?).await? == 1 {
+            return Ok(());
+        }
         match self.insert(&mut *db.conn().await?, status, Some(body), None).await {
             Err(error) if error.code() != code::IDEMPOTENCY_IN_PROGRESS => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Frees a claimed key under which nothing was done.
+    pub async fn release_claim(&self, db: &Db) -> Result<()> {
+        let claimed = idempotency::table.find(&self.scope).filter(idempotency::status.eq(CLAIMED));
+        diesel::delete(claimed).execute(&mut *db.conn().await?).await?;
+        Ok(())
     }
 
     /// Frees the key of a run that came to nothing.

@@ -6,5 +6,6 @@ diesel::table! {
         body -> Nullable<Text>,
         run_of -> Nullable<Text>,
         account -> Text,
+        created_at -> Timestamptz,
     }
 }

@@ -34,13 +34,13 @@ mod tools;
 
 pub use environment::{
     Connection, ConnectionVariables, Connections, EntityKind, Environment, EnvironmentFilter, EnvironmentList,
-    EnvironmentNeeds, EnvironmentReferrer, EnvironmentService, EnvironmentSettings, PgEnvironments, SandboxConfig,
-    SandboxSettings,
+    EnvironmentNeeds, EnvironmentReferrer, EnvironmentService, EnvironmentSettings, PgEnvironments, PublicDomain,
+    SandboxConfig, SandboxSettings,
 };
 pub use session::{
-    CommandOutput, FileContent, FileListing, Hearing, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxService,
-    SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox,
-    StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile, whole,
+    CommandOutput, FileContent, FileListing, Hearing, ListFiles, NewCommand, OutputPiece, ProxiedAnswer, ReadFile,
+    SandboxService, SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox,
+    StopSandbox, StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile, whole,
 };
 pub use snapshot::{Snapshot, SnapshotService, SnapshotStarted};
 pub use tools::sandbox_tools;

@@ -8,7 +8,10 @@ use platform_vault::spellings;
 
 /// Shorter values are words that stand everywhere.
 const SHORTEST: usize = 6;
-/// Lines of a value are masked by themselves from this length on.
+/// What is held of a value may be shown as far as this.
+const MAX_RELEASED: usize = 3;
+/// From this length on lines of a value are masked by themselves, and forms are found though their lines are broken: what
+/// is shorter is in lists of numbers, too.
 const LONG_LINE: usize = 12;
 /// Longer forms are found part by part, so that looking costs little whatever the values are.
 const PART: usize = 64;
@@ -19,11 +22,39 @@ const MAX_BYTES: usize = 256 << 10;
 /// Every form of every value, in order, with what it is replaced by.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redactor {
-    forms: Arc<Vec<(Vec<u8>, usize)>>,
+    forms: Arc<Forms>,
+    /// Those that are found though their lines are broken.
+    long: Arc<Forms>,
     names: Arc<Vec<String>>,
     /// Which bytes a form begins with.
     begins: Arc<BTreeSet<u8>>,
     longest: usize,
+}
+
+/// Forms in order, each with the number of its name.
+#[derive(Debug, Default)]
+struct Forms(Vec<(Vec<u8>, usize)>);
+
+impl Forms {
+    /// The longest form that a text begins with: its length, and what it is replaced by.
+    fn at(&self, mut text: &[u8]) -> Option<(usize, usize)> {
+        loop {
+            // The last form that does not come after the text: it is a beginning of it, or tells how long one can be.
+            let after = self.0.partition_point(|(form, _)| form.as_slice() <= text);
+            let (form, name) = &self.0[after.checked_sub(1)?];
+            if text.starts_with(form) {
+                return Some((form.len(), *name));
+            }
+            let common = form.iter().zip(text).take_while(|(one, other)| one == other).count();
+            text = text.get(..common).filter(|text| !text.is_empty())?;
+        }
+    }
+
+    /// Whether a text may be the beginning of a form.
+    fn may_begin(&self, text: &[u8]) -> bool {
+        let after = self.0.partition_point(|(form, _)| form.as_slice() <= text);
+        self.0.get(after).is_some_and(|(form, _)| form.starts_with(text))
+    }
 }
 
 impl Redactor {
@@ -44,7 +75,9 @@ impl Redactor {
         forms.dedup_by(|one, other| one.0 == other.0);
         let begins = forms.iter().filter_map(|(form, _)| form.first().copied()).collect();
         let longest = forms.iter().map(|(form, _)| form.len()).max().unwrap_or(0);
-        Self { forms: Arc::new(forms), names: Arc::new(names), begins: Arc::new(begins), longest }
+        let long = forms.iter().filter(|(form, _)| form.len() >= LONG_LINE).cloned().collect();
+        let (forms, long) = (Arc::new(Forms(forms)), Arc::new(Forms(long)));
+        Self { forms, long, names: Arc::new(names), begins: Arc::new(begins), longest }
     }
 
     /// A text that is all there.
@@ -62,27 +95,7 @@ impl Redactor {
 
     /// A text that comes in pieces.
     pub fn stream(&self) -> RedactedStream {
-        RedactedStream { redactor: self.clone(), held: Vec::new(), last: None }
-    }
-
-    /// The longest form that a text begins with: its length, and what it is replaced by.
-    fn at(&self, mut text: &[u8]) -> Option<(usize, usize)> {
-        loop {
-            // The last form that does not come after the text: it is a beginning of it, or tells how long one can be.
-            let after = self.forms.partition_point(|(form, _)| form.as_slice() <= text);
-            let (form, name) = &self.forms[after.checked_sub(1)?];
-            if text.starts_with(form) {
-                return Some((form.len(), *name));
-            }
-            let common = form.iter().zip(text).take_while(|(one, other)| one == other).count();
-            text = text.get(..common).filter(|text| !text.is_empty())?;
-        }
-    }
-
-    /// Whether a text may be the beginning of a form.
-    fn may_begin(&self, text: &[u8]) -> bool {
-        let after = self.forms.partition_point(|(form, _)| form.as_slice() <= text);
-        self.forms.get(after).is_some_and(|(form, _)| form.starts_with(text))
+        RedactedStream { redactor: self.clone(), held: Vec::new(), ahead: 0, last: None }
     }
 }
 
@@ -92,6 +105,8 @@ pub(crate) struct RedactedStream {
     redactor: Redactor,
     /// What may be the beginning of a value.
     held: Vec<u8>,
+    /// How much of it was shown all the same.
+    ahead: usize,
     /// The value that was masked just before.
     last: Option<usize>,
 }
@@ -103,19 +118,39 @@ impl RedactedStream {
         self.mask(false)
     }
 
+    /// What is shown when nothing more comes for a while: so little of what is held that it is no value yet. Should it
+    /// become one, the rest is masked.
+    pub fn release(&mut self) -> Vec<u8> {
+        let upto = self.held.len().min(MAX_RELEASED);
+        let shown = self.held[self.ahead.min(upto)..upto].to_vec();
+        self.ahead = self.ahead.max(upto);
+        shown
+    }
+
+    /// Whether there is something to release.
+    pub fn holds(&self) -> bool {
+        self.ahead < self.held.len().min(MAX_RELEASED)
+    }
+
     /// The rest.
     pub fn finish(&mut self) -> Vec<u8> {
         self.mask(true)
     }
 
     fn mask(&mut self, is_last: bool) -> Vec<u8> {
-        let Redactor { names, begins, longest, .. } = &self.redactor;
+        let Redactor { forms, long, names, begins, longest } = &self.redactor;
         let mut shown = Vec::with_capacity(self.held.len());
+        let ahead = self.ahead;
+        let show = |shown: &mut Vec<u8>, at: usize, byte: u8| {
+            if at >= ahead {
+                shown.push(byte);
+            }
+        };
         let (mut at, mut feed) = (0, 0);
         while at < self.held.len() {
             let rest = &self.held[at..];
             if !begins.contains(&rest[0]) {
-                shown.push(rest[0]);
+                show(&mut shown, at, rest[0]);
                 self.last = None;
                 at += 1;
                 continue;
@@ -124,18 +159,17 @@ impl RedactedStream {
                 feed = at + 1 + rest[1..].iter().position(|byte| is_feed(*byte)).unwrap_or(rest.len() - 1);
             }
             // Only what begins a value before its line ends may go on in the next one.
-            let is_wrapped =
-                feed < self.held.len() && feed - at < *longest && self.redactor.may_begin(&rest[..feed - at]);
+            let is_wrapped = feed < self.held.len() && feed - at < *longest && long.may_begin(&rest[..feed - at]);
             let line = is_wrapped.then(|| Unwrapped::of(rest, *longest));
             let line = line.as_ref();
             // A longer form may yet come of what is a shorter one already.
-            let may_go_on = (rest.len() < *longest && self.redactor.may_begin(rest))
-                || line.is_some_and(|line| line.length < *longest && self.redactor.may_begin(line.bytes()));
+            let may_go_on = (rest.len() < *longest && forms.may_begin(rest))
+                || line.is_some_and(|line| line.length < *longest && long.may_begin(line.bytes()));
             if !is_last && may_go_on {
                 break;
             }
-            let in_line = || line.and_then(|line| line.found(self.redactor.at(line.bytes())?));
-            match self.redactor.at(rest).or_else(in_line) {
+            let in_line = || line.and_then(|line| line.found(long.at(line.bytes())?));
+            match forms.at(rest).or_else(in_line) {
                 Some((length, name)) => {
                     if self.last != Some(name) {
                         shown.extend_from_slice(names[name].as_bytes());
@@ -144,13 +178,14 @@ impl RedactedStream {
                     at += length;
                 }
                 None => {
-                    shown.push(rest[0]);
+                    show(&mut shown, at, rest[0]);
                     self.last = None;
                     at += 1;
                 }
             }
         }
         self.held.drain(..at);
+        self.ahead = ahead.saturating_sub(at);
         shown
     }
 }
@@ -318,6 +353,29 @@ mod tests {
         assert_eq!(masked(&format!("<{long}>")), "<[REDACTED:LONG]>");
         assert_eq!(masked(&format!("<{}>", STANDARD.encode(&long))), "<[REDACTED:LONG]>");
         assert!(masked(&long[..200]).starts_with("[REDACTED:LONG]"), "the beginning");
+    }
+
+    #[test]
+    fn lists_of_numbers_are_no_short_value_in_broken_lines() {
+        let redactor = Redactor::new([("PIN", "123456"), ("PASSWORD", "secret")]);
+        for text in ["1\n2\n3\n4\n5\n6\n7\n", "123\n456\n", "s\ne\nc\nr\ne\nt\n"] {
+            assert_eq!(redactor.text(text), text);
+        }
+        assert_eq!(redactor.text("pin 123456"), "pin [REDACTED:PIN]");
+    }
+
+    #[test]
+    fn what_is_held_for_long_is_shown_as_far_as_it_is_no_value_and_the_rest_of_one_is_masked() {
+        let mut stream = redactor().stream();
+        assert_eq!((stream.push(b"hello s"), stream.holds()), (b"hello ".to_vec(), true));
+        assert_eq!((stream.release(), stream.holds()), (b"s".to_vec(), false));
+        assert_eq!((stream.push(b"3cr3t/"), stream.release()), (Vec::new(), b"3c".to_vec()));
+        assert_eq!(stream.push("+ \"värde\"\n!.".as_bytes()), b"[REDACTED:TOKEN].");
+        assert_eq!(
+            (stream.push(b"s3c"), stream.release(), stream.push(b"! s")),
+            (vec![], b"s3c".to_vec(), b"! ".to_vec())
+        );
+        assert_eq!(stream.finish(), b"s");
     }
 
     #[test]

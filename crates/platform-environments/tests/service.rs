@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     io,
+    net::Ipv4Addr,
     process::Stdio,
     sync::{
         Arc, Mutex,
@@ -32,7 +33,7 @@ use platform_sandbox::{Command, Disk, Isolation, Machine, MachineSpec, Running, 
 use platform_testing::{TestClock, TestDb, eventually, full_caller};
 use platform_vault::{MasterKey, Vault};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::{net::TcpStream, sync::watch};
 
 const MINUTE_MS: i64 = 60_000;
 /// Longest call of a tool.
@@ -94,6 +95,10 @@ impl Machine for OnHost {
             }
         };
         Ok(Running { stdout: Box::new(stdout), stderr: Box::new(stderr), exit: exit.boxed(), kill: Arc::new(|| ()) })
+    }
+
+    async fn connect(&self, port: u16) -> Result<TcpStream, SandboxError> {
+        Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?)
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {
@@ -167,7 +172,7 @@ impl Fixture {
             chats: Arc::clone(&conversations) as Arc<dyn ChatStates>,
             referrers: Referrers::new([]),
             limits: FieldLimits::default(),
-            settings: SandboxSettings { most: 10, output_bytes: 1 << 20, runtimes: Vec::new() },
+            settings: SandboxSettings { most: 10, output_bytes: 1 << 20, runtimes: Vec::new(), public: None },
         });
         spawn("sandboxes", Arc::clone(&environments).keep());
         let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));

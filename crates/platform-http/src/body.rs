@@ -68,18 +68,27 @@ pub(crate) async fn read(
     payload: &mut Incoming,
 ) -> Result<(Bytes, Option<Place>)> {
     refuse_encoding(headers)?;
-    let text = |name: HeaderName| text(headers, name);
     // What comes with a GET says nothing.
     let is_ignored = matches!(route.method, Method::GET);
     let limit = if is_ignored { SMALL_BODY } else { route.most_bytes.unwrap_or(http.config.max_json_bytes) };
-    let kind = text(header::CONTENT_TYPE);
-    let is_read = is_ignored || route.is_raw || kind.as_deref().is_some_and(is_json);
-    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
-    if declared.is_some_and(|length| length > 0) && !is_read {
-        return Err(wrong_kind());
-    }
+    let is_read = is_ignored || route.is_raw || text(headers, header::CONTENT_TYPE).as_deref().is_some_and(is_json);
+    let (body, place) = whole(http, is_read.then_some(limit), whose, headers, payload).await?;
+    Ok((if is_ignored { Bytes::new() } else { body }, place))
+}
+
+/// Reads a body of at most so many bytes; `None` = it is of the wrong kind, unless there is none.
+pub(crate) async fn whole(
+    http: &Http,
+    limit: Option<usize>,
+    whose: &Whose,
+    headers: &HeaderMap,
+    payload: &mut Incoming,
+) -> Result<(Bytes, Option<Place>)> {
+    let declared = text(headers, header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+    let too_large = |actual| limit.map_or_else(wrong_kind, |limit| too_large(limit, actual));
+    let limit = limit.unwrap_or(0);
     if declared.is_some_and(|length| length > limit) {
-        return Err(too_large(limit, declared));
+        return Err(too_large(declared));
     }
     // What asks for another protocol, of which there is none here, has no end but the one that it says.
     let is_endless = headers.contains_key(header::UPGRADE) && !headers.contains_key(header::TRANSFER_ENCODING);
@@ -89,12 +98,9 @@ pub(crate) async fn read(
         while body.len() < most
             && let Some(chunk) = places.next(http, whose, payload).await?
         {
-            if !is_read && !chunk.is_empty() {
-                return Err(wrong_kind());
-            }
             let length = body.len() + chunk.len();
             if length > limit {
-                return Err(too_large(limit, None));
+                return Err(too_large(None));
             }
             if length > SMALL_BODY && places.large.is_none() {
                 places.large = Some(http.gate.large_body(whose).await?);
@@ -105,8 +111,7 @@ pub(crate) async fn read(
         Ok((body.freeze(), places.large))
     };
     let slow = |_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly.");
-    let (body, place) = tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)??;
-    Ok((if is_ignored { Bytes::new() } else { body }, place))
+    tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)?
 }
 
 /// Whether nothing more of a body comes; what of it is there already is read and thrown away.

@@ -35,11 +35,13 @@ use crate::{
     connection::Control,
     cors::Cors,
     error,
-    gate::{Whose, network},
+    gate::Whose,
     http::Http,
     multipart::{self, Received},
+    openapi::API_VERSION,
     request::{Fields, Request, is_utf8, percent_decode},
     route::{OpenTo, Route, Upload},
+    table::Resource,
     trace,
     unknown::ignored,
 };
@@ -58,46 +60,94 @@ pub(crate) fn mount(config: &mut ServiceConfig, http: &Arc<Http>) {
 /// Answers a request, whatever happens, and writes its line to the log.
 async fn serve(http: Arc<Http>, request: HttpRequest, payload: Payload) -> HttpResponse {
     let mut payload = Incoming::new(payload);
-    let resource = http.table.find(&percent_decode(request.path()));
+    let name = http.proxied.as_ref().and_then(|hosts| Some((hosts, hosts.name(&request)?)));
+    let resource = http.table.find(&percent_decode(request.path())).filter(|_| name.is_none());
     let route = resource.and_then(|resource| resource.route(request.method()));
-    let allow = resource.filter(|_| route.is_none()).map(|resource| resource.allow.as_str());
+    let path = if name.is_some() { "(sandbox)" } else { route.map_or("(none)", |route| route.path) };
     let started = Instant::now();
     let serving = request.conn_data::<Rc<Control>>().map(|control| Rc::clone(control).serve());
     let request_id = request_id(request.headers());
+    let span = trace::request_span(request.method().as_str(), path, &request_id, request.headers());
+    let answering = async {
+        match name {
+            Some((hosts, name)) => {
+                let answer = unpanicked(hosts.answer(&http, name, &request, &mut payload), &request_id).await;
+                (answer.unwrap_or_else(|error| refusal(&error, &request_id)), None)
+            }
+            None => from_table(&http, resource, &request, &mut payload, &request_id).await,
+        }
+    };
+    let (mut response, identity) = answering.instrument(span.clone()).await;
+    let id = HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-"));
+    response.headers_mut().insert(HeaderName::from_static("x-request-id"), id);
+    let caller = identity.as_ref().map(|identity| identity.caller.user_uid.as_str());
+    if let Some(observer) = &http.observer {
+        observer.answered(request.method().as_str(), path, response.status().as_u16(), started.elapsed());
+    }
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
+    let status = response.status().as_u16();
+    trace::answered(&span, status);
+    info!(request_id, status, micros, caller, "{} {path} was answered with {status}.", request.method());
+    let Some(serving) = serving else { return response };
+    if !body::is_whole(&mut payload).await {
+        response.head_mut().set_connection_type(ConnectionType::Close);
+        serving.close().await;
+    }
+    serving.through(response)
+}
+
+/// An error in place of what a sandbox would answer.
+fn refusal(error: &Error, request_id: &str) -> HttpResponse {
+    let mut response = error::answer(error, request_id);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// What comes of it; a panic is an error of ours.
+async fn unpanicked<T>(work: impl Future<Output = Result<T>>, request_id: &str) -> Result<T> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+        error!(request_id, "A handler panicked.");
+        Err(Error::internal("a handler panicked"))
+    })
+}
+
+/// Answers a request by the table; who asked.
+async fn from_table(
+    http: &Arc<Http>,
+    resource: Option<&Resource>,
+    request: &HttpRequest,
+    payload: &mut Incoming,
+    request_id: &str,
+) -> (HttpResponse, Option<Arc<Identity>>) {
+    let route = resource.and_then(|resource| resource.route(request.method()));
+    let allow = resource.filter(|_| route.is_none()).map(|resource| resource.allow.as_str());
     let is_mounted = ["/v1/", "/api/v1/"].iter().any(|mount| request.path().starts_with(mount));
     let preflight =
         request.method() == Method::OPTIONS && (allow.is_some() || is_mounted) && Cors::is_preflight(request.headers());
-    let span = trace::request_span(
-        request.method().as_str(),
-        route.map_or("(none)", |route| route.path),
-        &request_id,
-        request.headers(),
-    );
     let (mut response, identity, allowance) = if preflight {
         (HttpResponse::NoContent().finish(), None, None)
     } else {
-        let handled = handle(&http, route, &request, &mut payload, allow);
-        match AssertUnwindSafe(handled.instrument(span.clone())).catch_unwind().await {
-            Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
-            Ok(Handled { outcome: Err(error), identity, allowance }) => {
-                let mut response = error::answer(&error, &request_id);
-                if let Some(challenge) = challenge(&http, route, &request, &error, response.status()) {
+        let handled = unpanicked(async { Ok(handle(http, route, request, payload, allow).await) }, request_id).await;
+        let Handled { outcome, identity, allowance } = handled.unwrap_or_else(Handled::refused);
+        let response = outcome.map_or_else(
+            |error| {
+                let mut response = error::answer(&error, request_id);
+                if let Some(challenge) = challenge(http, route, request, &error, response.status()) {
                     response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
                 }
-                (response, identity, allowance)
-            }
-            Err(_) => {
-                error!(request_id, "A handler panicked.");
-                (error::answer(&Error::internal("a handler panicked"), &request_id), None, None)
-            }
-        }
+                response
+            },
+            Answer::into_response,
+        );
+        (response, identity, allowance)
     };
     let headers = response.headers_mut();
     let mut set = |name: &'static str, value: HeaderValue| {
         headers.insert(HeaderName::from_static(name), value);
     };
-    set("x-request-id", HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-")));
-    set("x-api-version", HeaderValue::from_static("1.0.0"));
+    set("x-api-version", HeaderValue::from_static(API_VERSION));
     set("x-content-type-options", HeaderValue::from_static("nosniff"));
     if let Some(allowance) = allowance {
         set("ratelimit-limit", allowance.limit.into());
@@ -115,21 +165,7 @@ async fn serve(http: Arc<Http>, request: HttpRequest, payload: Payload) -> HttpR
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
-    let route = route.map_or("(none)", |route| route.path);
-    let caller = identity.as_ref().map(|identity| identity.caller.user_uid.as_str());
-    if let Some(observer) = &http.observer {
-        observer.answered(request.method().as_str(), route, response.status().as_u16(), started.elapsed());
-    }
-    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
-    let status = response.status().as_u16();
-    trace::answered(&span, status);
-    info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());
-    let Some(serving) = serving else { return response };
-    if !body::is_whole(&mut payload).await {
-        response.head_mut().set_connection_type(ConnectionType::Close);
-        serving.close().await;
-    }
-    serving.through(response)
+    (response, identity)
 }
 
 /// What a refusal says of the credential that it wants (contract 01 §1, 12 §1; RFC 6750, 9728).
@@ -165,6 +201,13 @@ struct Handled {
     allowance: Option<Allowance>,
 }
 
+impl Handled {
+    /// Before anybody was known.
+    fn refused(error: Error) -> Self {
+        Self { outcome: Err(error), identity: None, allowance: None }
+    }
+}
+
 async fn handle(
     http: &Arc<Http>,
     route: Option<&Route>,
@@ -183,7 +226,7 @@ async fn handle(
                 Error::new(Code::NOT_FOUND, message).with("resource", "path")
             }
         };
-        return Handled { outcome: Err(error), identity: None, allowance: None };
+        return Handled::refused(error);
     };
     let (bearer, identity) = match route.open_to {
         OpenTo::Public => (None, None),
@@ -193,7 +236,7 @@ async fn handle(
                 control.inspect(|control| control.vouch(&http.gate, &identity.caller));
                 (Some(bearer), Some(identity))
             }
-            Err(error) => return Handled { outcome: Err(error), identity: None, allowance: None },
+            Err(error) => return Handled::refused(error),
         },
     };
     let (allowance, passes) = match &identity {
@@ -255,6 +298,9 @@ async fn handle(
         };
         request.once = once(route, &request)?;
         access::impose(&mut request, route)?;
+        if let Some(precondition) = route.precondition {
+            precondition(&request)?;
+        }
         access::resolve_project(&mut request).await?;
         access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
@@ -307,12 +353,15 @@ async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer
         Some(Stored::Answer { status, body }) => {
             Ok(Some(Answer::raw_json(status, body).header("idempotent-replayed", "true")))
         }
-        Some(Stored::Run { reference }) => {
+        Some(Stored::Run { reference, is_same }) => {
             let replay = route.replay.as_ref().ok_or_else(|| Error::internal("this route begins no run"))?;
-            match replay(account.clone(), reference).await? {
-                Some(answer) => Ok(Some(answer.header("idempotent-replayed", "true"))),
+            match replay(account.clone(), reference).await {
                 // Only successes are kept: a turn that failed leaves the key free.
-                None => once.release(&http.db).await.map(|()| None),
+                Ok(None) => once.release(&http.db).await.map(|()| None),
+                Ok(Some(_)) if !is_same => Err(Idempotency::reused()),
+                Err(error) if !is_same && error.is_refusal() => Err(Idempotency::reused()),
+                Ok(answer) => Ok(answer.map(|answer| answer.header("idempotent-replayed", "true"))),
+                Err(error) => Err(error),
             }
         }
     };
@@ -322,6 +371,9 @@ async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer
         return Ok(answer);
     }
     let first = Arc::new(first.ok_or_else(in_progress)?);
+    if route.claims_key {
+        once.claim(&http.db).await?;
+    }
     if http.gate.counts_keys(&account) {
         let (db, account) = (http.db.clone(), account.clone());
         spawn("trim idempotency keys", async move {
@@ -331,7 +383,7 @@ async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer
         });
     }
     request.first = Some(Arc::clone(&first));
-    let ending = end((route.handler)(request), once.clone(), http.db.clone(), first);
+    let ending = end((route.handler)(request), (once.clone(), route.claims_key), http.db.clone(), first);
     match Uncancelled::new(ending.boxed_local(), Arc::clone(&http), whose).await {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
@@ -381,11 +433,18 @@ impl Drop for Uncancelled {
 /// The end of what was begun under a key, whose answer is kept; until then the key is in use.
 async fn end(
     handling: impl Future<Output = Result<Answer>>,
-    once: Idempotency,
+    (once, is_claimed): (Idempotency, bool),
     db: Db,
     _first: Arc<FairPermit<String>>,
 ) -> Result<Answer> {
-    let answer = handling.await?;
+    let answer = if is_claimed { once.renewed(&db, handling).await } else { handling.await };
+    if is_claimed
+        && !answer.as_ref().is_ok_and(|answer| (200..300).contains(&answer.status))
+        && let Err(error) = once.release_claim(&db).await
+    {
+        warn!(%error, "An Idempotency-Key could not be freed; it is within a minute.");
+    }
+    let answer = answer?;
     let kept = match (&answer.replay, &answer.body) {
         (Replay::Same, Body::Json(body)) | (Replay::Other(body), _) => Some(body),
         _ => None,
@@ -451,10 +510,7 @@ fn names(text: &str) -> Vec<String> {
 
 /// Whose a body is that is still coming: an account's, or somebody's at an address.
 fn whose(http: &Http, identity: Option<&Identity>, request: &HttpRequest) -> Whose {
-    let Some(Identity { caller, .. }) = identity else {
-        let network = http.gate.client(request).map(|address| network(address).to_string());
-        return Whose { account: network.unwrap_or_default(), end_user: None };
-    };
+    let Some(Identity { caller, .. }) = identity else { return Whose::unknown(http, request) };
     let account = caller.account.as_str();
     let end_user = caller.session().map(|_| joined([account, &caller.principal()]));
     Whose { account: account.to_owned(), end_user }

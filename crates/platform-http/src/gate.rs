@@ -16,7 +16,10 @@ use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use crate::{code, http::HttpConfig};
+use crate::{
+    code,
+    http::{Http, HttpConfig},
+};
 
 /// Seconds after which a refused stream may be tried again.
 const STREAM_RETRY: u64 = 5;
@@ -108,6 +111,14 @@ pub(crate) struct Whose {
     pub account: String,
     /// The end user whose session asks.
     pub end_user: Option<String>,
+}
+
+impl Whose {
+    /// Somebody's at an address.
+    pub(crate) fn unknown(http: &Http, request: &HttpRequest) -> Self {
+        let network = http.gate.client(request).map(|address| network(address).to_string());
+        Self { account: network.unwrap_or_default(), end_user: None }
+    }
 }
 
 /// Room for an answer, of an end user and of the account.

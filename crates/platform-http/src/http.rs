@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cors::Cors,
     gate::{Gate, Rates},
+    proxy::ProxiedHosts,
     route::Group,
     table::{Table, TableError},
 };
@@ -54,6 +55,8 @@ pub struct Needs {
     pub rates: RateLimits,
     /// Counts what happens, when somebody wants to know.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Hosts whose requests are not for the table.
+    pub proxied: Option<ProxiedHosts>,
     /// Cancelled when the process shuts down: streams say `reconnect`.
     pub closing: CancellationToken,
 }
@@ -66,6 +69,7 @@ pub struct Http {
     pub(crate) cors: Cors,
     pub(crate) config: HttpConfig,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) proxied: Option<ProxiedHosts>,
     pub(crate) closing: CancellationToken,
     pub(crate) table: Table,
     pub(crate) gate: Gate,
@@ -77,7 +81,7 @@ impl Http {
     /// # Errors
     /// A route that is not declared whole: a placeholder of no kind, or a kind whose records nobody can place.
     pub fn new(config: HttpConfig, needs: Needs, groups: Vec<Group>) -> Result<Self, TableError> {
-        let Needs { auth, projects, resources, db, rates, observer, closing } = needs;
+        let Needs { auth, projects, resources, db, rates, observer, proxied, closing } = needs;
         let table = Table::new(groups)?;
         let access = Access::new(projects, resources, &table.kinds).map_err(|unknown| {
             let names: Vec<&str> = unknown.iter().map(|kind| kind.name()).collect();
@@ -85,7 +89,7 @@ impl Http {
         })?;
         let access = Arc::new(access);
         let (cors, gate) = (Cors::new(config.cors_origins.clone()), Gate::new(rates, &config));
-        Ok(Self { auth, access, db, cors, config, observer, closing, table, gate })
+        Ok(Self { auth, access, db, cors, config, observer, proxied, closing, table, gate })
     }
 
     /// How often and how much at once somebody may ask.

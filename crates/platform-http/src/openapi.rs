@@ -30,6 +30,9 @@ use crate::{
     table::TableError,
 };
 
+/// Version of the API, in the document and in every answer of it.
+pub(crate) const API_VERSION: &str = "1.0.0";
+
 type Named = (String, RefOr<Schema>);
 
 /// A type as the document needs it.
@@ -71,6 +74,11 @@ impl TypeDoc {
         names(&self.schema, &self.others)
     }
 
+    /// Whether some of its fields must be given.
+    fn has_required(&self) -> bool {
+        matches!(&self.schema, RefOr::T(Schema::Object(object)) if !object.required.is_empty())
+    }
+
     fn fields(&self) -> Vec<Named> {
         match &self.schema {
             RefOr::T(Schema::Object(object)) => {
@@ -91,8 +99,12 @@ pub struct Operation {
     pub(crate) body: Option<TypeDoc>,
     /// Fields that its body must have, though others of the same type need not.
     required: &'static [&'static str],
-    /// Its body is `multipart/form-data`.
-    is_form: bool,
+    /// The same of its query.
+    required_query: &'static [&'static str],
+    /// Media type of its body.
+    body_kind: &'static str,
+    /// What it fails with, where that is not the error object.
+    failure: Option<RefOr<Schema>>,
     /// HEAD is asked for, too.
     has_head: bool,
     /// By status; `None` = every other.
@@ -111,7 +123,9 @@ impl Operation {
             page_sizes: None,
             body: None,
             required: &[],
-            is_form: false,
+            required_query: &[],
+            body_kind: "application/json",
+            failure: None,
             has_head: false,
             responses: Vec::new(),
             others: Vec::new(),
@@ -150,7 +164,29 @@ impl Operation {
     /// What its body of parts may have.
     #[must_use]
     pub fn form<T: ToSchema>(self) -> Self {
-        Self { is_form: true, ..self.body::<T>() }
+        Self { body_kind: "multipart/form-data", ..self.body::<T>() }
+    }
+
+    /// What its body of a form without files may have.
+    #[must_use]
+    pub fn url_encoded<T: ToSchema>(self) -> Self {
+        Self { body_kind: "application/x-www-form-urlencoded", ..self.body::<T>() }
+    }
+
+    /// It fails with this, and not with the error object.
+    #[must_use]
+    pub fn fails_with<T: ToSchema>(mut self) -> Self {
+        let doc = TypeDoc::of::<T>();
+        self.failure = Some(RefOr::Ref(Ref::from_schema_name(&doc.name)));
+        self.others.push((doc.name, doc.schema));
+        self
+    }
+
+    /// Names that its query must have.
+    #[must_use]
+    pub fn requires_query(mut self, required: &'static [&'static str]) -> Self {
+        self.required_query = required;
+        self
     }
 
     /// Fields that its body must have, though its type does not say so.
@@ -336,7 +372,7 @@ pub(crate) fn document<'a>(
             if operation.has_head { &[Method::GET, Method::HEAD] } else { slice::from_ref(&route.method) };
         for path in route.described_paths() {
             if !operation.required.is_empty() {
-                required.push((path.clone(), route.method.as_str().to_lowercase(), operation.required));
+                required.push((path.clone(), route.method.as_str().to_lowercase(), operation.clone()));
             }
             for method in methods {
                 let described = describe(route, method, &path, &operation);
@@ -349,7 +385,7 @@ pub(crate) fn document<'a>(
     }
     let info = InfoBuilder::new()
         .title("AI Agent and Assistant Platform API")
-        .version("1.0.0")
+        .version(API_VERSION)
         .description(Some("Assistants over HTTP: send messages, watch replies arrive, read everything back."))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();
@@ -366,9 +402,8 @@ pub(crate) fn document<'a>(
     let mut document = serde_json::to_value(document).expect("the document is JSON");
     tidy(&mut document);
     // Beside a reference, which its builder cannot say.
-    for (path, method, names) in required {
-        document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]["required"] =
-            json!(names);
+    for (path, method, Operation { body_kind, required, .. }) in required {
+        document["paths"][path][method]["requestBody"]["content"][body_kind]["schema"]["required"] = json!(required);
     }
     Ok(document.to_string())
 }
@@ -417,23 +452,44 @@ fn describe(route: &Route, method: &Method, path: &str, operation: &Operation) -
     let fields = operation.query.iter().flat_map(TypeDoc::fields);
     query.extend(fields.filter(|(name, _)| placeholders(route.path).all(|placeholder| placeholder != name)));
     for (name, schema) in query {
+        let required = if operation.required_query.contains(&&*name) { Required::True } else { Required::False };
         let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).schema(Some(schema));
-        described = described.parameter(parameter.required(Required::False).build());
+        described = described.parameter(parameter.required(required).build());
+    }
+    if route.takes_idempotency_key() {
+        let key = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(255));
+        let key =
+            key.description(Some("A request with the same key is answered again, and not done again, for a day."));
+        let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
+        let parameter = parameter.required(Required::False).schema(Some(key.build()));
+        described = described.parameter(parameter.build());
     }
     if let Some(body) = &operation.body {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(&body.name))).build();
-        let kind = if operation.is_form { "multipart/form-data" } else { "application/json" };
-        let body = RequestBodyBuilder::new().content(kind, content).required(Some(Required::True));
+        let is_required = !operation.required.is_empty() || body.has_required();
+        let required = if is_required { Required::True } else { Required::False };
+        let body = RequestBodyBuilder::new().content(operation.body_kind, content).required(Some(required));
         described = described.request_body(Some(body.build()));
     }
+    let mut responses = BTreeMap::<String, ResponseBuilder>::new();
     for (status, kind, schema) in &operation.responses {
         let content = ContentBuilder::new().schema(Some(schema.clone())).build();
-        let response = ResponseBuilder::new().description("Done").content(*kind, content).build();
         let status = status.map_or_else(|| "default".to_owned(), |status| status.to_string());
-        described = described.response(status, response);
+        let response = responses.remove(&status).unwrap_or_else(|| ResponseBuilder::new().description("Done"));
+        responses.insert(status, response.content(*kind, content));
+    }
+    for (status, response) in responses {
+        described = described.response(status, response.build());
     }
     for statuses in ["4XX", "5XX"] {
-        described = described.response(statuses, Ref::from_response_name("Error"));
+        described = match &operation.failure {
+            None => described.response(statuses, Ref::from_response_name("Error")),
+            Some(failure) => {
+                let content = ContentBuilder::new().schema(Some(failure.clone())).build();
+                let response = ResponseBuilder::new().description("What went wrong");
+                described.response(statuses, response.content("application/json", content).build())
+            }
+        };
     }
     let (keys, session, scope) = match route.open_to {
         OpenTo::Public => ("public", false, None),

@@ -368,6 +368,16 @@ pub struct KeptKey {
 }
 
 impl KeptKey {
+    /// Nothing came of it: the key is free.
+    pub async fn release(&self) -> Result<()> {
+        self.once.release_claim(&self.db).await
+    }
+
+    /// Does something under the key, which is in use meanwhile.
+    pub async fn renewed<T>(&self, work: impl Future<Output = T>) -> T {
+        self.once.renewed(&self.db, work).await
+    }
+
     /// Whoever repeats the request is told this, with status 200.
     pub async fn keep(&self, end: &Value) -> Result<()> {
         self.once.keep(&self.db, 200, &end.to_string()).await

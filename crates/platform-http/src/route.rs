@@ -120,6 +120,10 @@ pub struct Route {
     pub(crate) is_cancellable: bool,
     /// What it takes in the project of what its path names.
     pub(crate) right: Right,
+    /// What it does is done before its answer is kept: meanwhile no other process does it under the same key.
+    pub(crate) claims_key: bool,
+    /// Asked before any record is looked at.
+    pub(crate) precondition: Option<fn(&Request) -> Result<()>>,
     /// It has effects, though whoever may read may ask for it: headers that say what they are, beside the body.
     pub(crate) acts_by: Option<&'static [&'static str]>,
     /// What a number in its body that is too large is refused with, where it is not `VALIDATION_ERROR`.
@@ -214,6 +218,19 @@ impl Route {
         self
     }
 
+    /// What it does is not done in the transaction in which its answer is kept: its `Idempotency-Key` is claimed before, so that
+    /// no other process does it at the same time.
+    pub fn claiming_key(&mut self) -> &mut Self {
+        self.claims_key = true;
+        self
+    }
+
+    /// What must hold of a request before any record is looked at: who may not ask learns nothing of what there is.
+    pub fn provided(&mut self, precondition: fn(&Request) -> Result<()>) -> &mut Self {
+        self.precondition = Some(precondition);
+        self
+    }
+
     /// It makes messages or threads.
     pub fn creating(&mut self) -> &mut Self {
         self.creates = true;
@@ -255,6 +272,11 @@ impl Route {
     pub(crate) fn only_reads(&self) -> bool {
         let reads = matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"));
         self.method == Method::GET || (reads && self.acts_by.is_none())
+    }
+
+    /// A request to it may be repeated under an `Idempotency-Key`.
+    pub(crate) fn takes_idempotency_key(&self) -> bool {
+        self.method == Method::POST && self.open_to != OpenTo::Public && !self.only_reads()
     }
 
     /// A path as it would be without aliases.
@@ -378,6 +400,8 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             replay: None,
             creates: false,
             is_cancellable: false,
+            claims_key: false,
+            precondition: None,
             right: if changes { Right::Change } else { Right::Use },
             named: placeholders(path).map(|name| (name, kind(name))).collect(),
             references: Vec::new(),

@@ -203,7 +203,7 @@ impl Connection {
             }
             self.judged = now;
             if let Err(error) = self.of.check_access().await
-                && error.cause().is_none()
+                && error.is_refusal()
             {
                 return self.end(None);
             }

@@ -76,6 +76,7 @@ async fn fixture() -> Fixture {
         db,
         rates: RateLimits::new(None),
         observer: None,
+        proxied: None,
         closing: CancellationToken::new(),
     };
     let http = Http::new(config(), needs, vec![labels::group(labels)]).expect("a table");

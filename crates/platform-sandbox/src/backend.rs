@@ -1,10 +1,12 @@
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::{collections::HashSet, io, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncRead;
+use tokio::{io::AsyncRead, net::TcpStream};
 use utoipa::ToSchema;
 
 /// Why there is no machine, or why it does not do what it is asked to.
@@ -21,6 +23,9 @@ pub enum SandboxError {
         /// What there is.
         available: Vec<String>,
     },
+    /// Nobody listens where it was to be connected to.
+    #[error("nobody listens on port {0} of the machine")]
+    NobodyListens(u16),
     /// The machine has ended.
     #[error("the machine has ended")]
     Ended,
@@ -45,6 +50,19 @@ pub enum Isolation {
     Container,
     /// A kernel of its own.
     Microvm,
+}
+
+/// The end of a connection within a machine, once it is made.
+#[cfg(target_os = "linux")]
+pub(crate) async fn connected(connection: OwnedFd, port: u16) -> Result<TcpStream, SandboxError> {
+    let connection = std::net::TcpStream::from(connection);
+    connection.set_nonblocking(true)?;
+    let connection = TcpStream::from_std(connection)?;
+    connection.writable().await?;
+    match connection.take_error()? {
+        None => Ok(connection),
+        Some(_) => Err(SandboxError::NobodyListens(port)),
+    }
 }
 
 impl Isolation {
@@ -153,6 +171,9 @@ pub trait Machine: Send + Sync {
 
     /// Starts a command.
     async fn start(&self, command: Command) -> Result<Running, SandboxError>;
+
+    /// Connects to what listens on this port of its loopback address.
+    async fn connect(&self, port: u16) -> Result<TcpStream, SandboxError>;
 
     /// Bytes on its disk.
     async fn disk_bytes(&self) -> Result<u64, SandboxError>;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -60,6 +60,25 @@ async fn any_process_works_on_a_machine_that_another_has() {
         (200_003, "begun", "200000", "[REDACTED:TOKEN]")
     );
     assert!(told.contains("\"exitCode\":0"), "how it ended");
+
+    // One key is one effect, whichever process is asked.
+    let once = async |app: &TestApp, stream: &str| {
+        let command = json!({"sandboxId": sandbox, "command": "echo x >> /tmp/once; sleep 0.3; wc -l < /tmp/once"});
+        let request = app.request(Method::POST, &format!("{path}/sandbox/exec{stream}"));
+        app.send(request.header("Idempotency-Key", format!("once{stream}")).json(&command)).await
+    };
+    for (n, stream) in ["", "?stream=true"].into_iter().enumerate() {
+        let (first, second) = tokio::join!(once(&one, stream), once(&two, stream));
+        let refused: Vec<&Reply> = [&first, &second].into_iter().filter(|of| of.status != StatusCode::OK).collect();
+        assert!(refused.len() == 1 && refused[0].error() == "IDEMPOTENCY_IN_PROGRESS", "{first:?} {second:?}");
+        assert_eq!(ran(&one, &path, &sandbox, "wc -l < /tmp/once").await["stdout"], format!("{}\n", n + 1));
+        let again = eventually("it is kept", async || {
+            let again = once(&two, stream).await;
+            (again.status == StatusCode::OK).then_some(again)
+        })
+        .await;
+        assert_eq!((again.header("idempotent-replayed"), &again.body["exitCode"]), ("true", &json!(0)));
+    }
 
     // Whoever is stopped leaves nothing running, wherever that runs.
     let of = json!({"name": "h", "identifier": "helper", "environmentId": id});

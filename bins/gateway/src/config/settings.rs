@@ -278,12 +278,21 @@ const SETTINGS: &[(&str, &[Setting])] = &[
                 "1048576",
                 "of a command's output the end is kept, a stream; 0 = all",
             ),
+            (
+                "PLATFORM_SANDBOX_PUBLIC_DOMAIN",
+                "",
+                "domain below which everybody reaches what sandboxes serve, such as sandboxes.example: all of its hosts lead here, with the scheme and port of PLATFORM_PUBLIC_URL; choose one that shares no cookies with anything else of yours. Empty = sandboxes are not reached from outside",
+            ),
         ],
     ),
     (
-        "What is seen and kept of it",
+        "Logs, metrics and what is kept",
         &[
-            ("PLATFORM_LOG", "info", "log filter; JSON lines to stderr"),
+            (
+                "PLATFORM_LOG",
+                "info",
+                "log filter; to stderr, as JSON lines or, on a terminal, as short lines for people",
+            ),
             ("PLATFORM_METRICS", "off", "on: GET /metrics (OpenMetrics) on PLATFORM_METRICS_ADDR"),
             ("PLATFORM_METRICS_ADDR", "127.0.0.1:9090", "listen address of the metrics"),
             (

@@ -69,7 +69,7 @@ fn group(services: Arc<dyn AssistantService>, with_them: Arc<Followers>) -> Grou
     let session_read = session("assistants:read");
     group.post("/v1/assistants", write, create).with(spec::create);
     group.get("/v1/assistants", session_read, list).with(spec::list);
-    group.get("/v1/assistants/{identifier}", session_read, get).with(spec::get);
+    group.get("/v1/assistants/{identifier}", session_read, get).with(spec::get).provided(sees_presets);
     group.patch("/v1/assistants/{identifier}", write, update).with(spec::update);
     group.put("/v1/assistants/{identifier}", write, update).with(spec::update);
     let delete = move |assistants, request| delete(assistants, Arc::clone(&with_them), request);
@@ -106,11 +106,17 @@ async fn create(assistants: Arc<dyn AssistantService>, request: Request) -> Resu
     Ok(Answer::created(&assistant)?.etag(assistant.version))
 }
 
-async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+/// Of no assistant does a session see the prompt, be it open to it or not.
+fn sees_presets(request: &Request) -> Result<()> {
     let IncludePresets { include_presets } = request.query()?;
     if include_presets == Some(true) && request.session().is_some() {
         return Err(Error::new(platform_chat::code::PRESETS_FORBIDDEN, "Sessions cannot read system prompts."));
     }
+    Ok(())
+}
+
+async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+    let IncludePresets { include_presets } = request.query()?;
     let (assistants, account) = (&assistants, request.account()?);
     let assistant = assistants.get(account, request.path("identifier")).await?;
     let assistant = assistants.describe(account, Assistant::clone(&assistant)).await?;

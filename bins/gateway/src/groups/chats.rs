@@ -6,7 +6,7 @@ use platform_chat::{
     AssistantService, CHAT, Chat, ChatFilter, ChatListQuery, ChatPage, ChatService, NewMessage, PgAssistantService,
     PgChatService,
 };
-use platform_conversation::{ASSISTANT, ContentPages};
+use platform_conversation::{ASSISTANT, ChatMessage, ContentPages};
 use platform_core::{AccountId, Checks, Error, Id, Result};
 use platform_http::{Answer, Group, Request, key, session};
 use serde::Deserialize;
@@ -98,7 +98,56 @@ pub(crate) struct SearchQuery {
 #[serde(default)]
 pub(crate) struct StreamQuery {
     /// `1` or `true`: frames may hold only what is new.
+    #[schema(pattern = "^(1|true)$")]
     partial: Option<String>,
+}
+
+/// A chat as it is followed: what `/realtime` answers, and what snapshots of its stream hold (contract 02 §6).
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what a chat's source writes")]
+#[schema(rename_all = "camelCase")]
+struct RealtimeChatHistoryDto {
+    /// The chat.
+    #[schema(rename = "chatUID")]
+    chat_uid: String,
+    /// Its account.
+    #[schema(rename = "clientUID")]
+    client_uid: String,
+    /// `buffering`, `processing`, `completed`, `error`, `waiting_for_tool_response`, `handed_off` or `limit_exceeded`.
+    status: String,
+    /// The messages, without what they took.
+    chat_history: Vec<ChatMessage>,
+    /// What is being written: `{uid, role, content: {message}, tool_calls}`.
+    #[schema(value_type = Object, required = false)]
+    streaming_message: (),
+    /// Last changed at, in ms.
+    last_updated_at: i64,
+    /// Calls that wait for the client: `{id, type, function: {name, arguments}, kind}`, of kind `client` or `approval`.
+    #[schema(value_type = Vec<Object>, required = false)]
+    pending_tool_calls: (),
+    /// The thread to which the turn was handed off.
+    #[schema(nullable = false)]
+    handed_off_sub_thread_id: Option<String>,
+    /// The quota that is spent: `{message, blockingRule, current, limit, resetsAt}`.
+    #[schema(value_type = Object, required = false)]
+    limit_exceeded: (),
+    /// How many messages wait.
+    queued_messages: i64,
+    /// Those that wait: `{uid, role, content, timestamp, willProcess}`.
+    #[schema(value_type = Vec<Object>)]
+    pending_user_messages: (),
+    /// What was recalled in this turn.
+    #[schema(value_type = Vec<Object>, required = false)]
+    recalled_memories: (),
+    /// Why the turn ended.
+    #[schema(nullable = false)]
+    stop_reason: Option<String>,
+    /// What went wrong: `{code, message}`.
+    #[schema(value_type = Object, required = false)]
+    error: (),
+    /// Older messages are left out.
+    #[schema(nullable = false)]
+    truncated: Option<bool>,
 }
 
 /// The list query together with what leaves the messages out.
@@ -268,9 +317,8 @@ mod spec {
         ToolResponses,
     };
     use platform_conversation::{ChatMessage, Matches, NewFeedback};
-    use serde_json::Value;
 
-    use super::{ChatListParameters, ContentQuery, SearchQuery, SendQuery, StreamQuery};
+    use super::{ChatListParameters, ContentQuery, RealtimeChatHistoryDto, SearchQuery, SendQuery, StreamQuery};
     use platform_http::{Deleted, Operation};
 
     pub fn send() -> Operation {
@@ -310,10 +358,13 @@ mod spec {
         Operation::new("Read the messages of a chat").paged(1000, 1000).answers::<Vec<ChatMessage>>(200)
     }
     pub fn search() -> Operation {
-        Operation::new("Search the messages of a chat").query::<SearchQuery>().answers::<Matches>(200)
+        Operation::new("Search the messages of a chat")
+            .query::<SearchQuery>()
+            .requires_query(&["q"])
+            .answers::<Matches>(200)
     }
     pub fn realtime() -> Operation {
-        Operation::new("Read the realtime state of a chat").answers::<Value>(200)
+        Operation::new("Read the realtime state of a chat").answers::<RealtimeChatHistoryDto>(200)
     }
     pub fn stream() -> Operation {
         Operation::new("Follow a chat as server-sent events")

@@ -148,7 +148,9 @@ mod spec {
         Operation::new("List documentation pages").answers::<DocList>(200)
     }
     pub fn get() -> Operation {
-        Operation::new("Read a documentation page").query::<FormatQuery>().answers_text(200, "text/html")
+        let operation =
+            Operation::new("Read a documentation page").query::<FormatQuery>().answers_text(200, "text/html");
+        operation.answers_text(200, "text/markdown").answers::<String>(200)
     }
     pub fn openapi() -> Operation {
         Operation::new("This document").answers::<Value>(200)

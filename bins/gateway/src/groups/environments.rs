@@ -73,10 +73,19 @@ fn group(environments: Arc<PgEnvironments>) -> Group {
     group.put(connection, write, connect).with(spec::connect);
     group.delete(connection, write, disconnect).with(spec::disconnect);
     let (read, write) = (key("sandbox:read"), key("sandbox:write"));
-    group.post("/v1/environments/{environmentId}/sandbox/start", write, start).with(spec::start).changing();
+    group
+        .post("/v1/environments/{environmentId}/sandbox/start", write, start)
+        .with(spec::start)
+        .changing()
+        .claiming_key();
     group.get("/v1/environments/{environmentId}/sandbox/status", read, status).with(spec::status);
-    group.post("/v1/environments/{environmentId}/sandbox/exec", write, exec).with(spec::exec).changing().cancellable();
-    group.post("/v1/environments/{environmentId}/sandbox/stop", write, stop).with(spec::stop).changing();
+    group
+        .post("/v1/environments/{environmentId}/sandbox/exec", write, exec)
+        .with(spec::exec)
+        .changing()
+        .cancellable()
+        .claiming_key();
+    group.post("/v1/environments/{environmentId}/sandbox/stop", write, stop).with(spec::stop).changing().claiming_key();
     group
         .post("/v1/environments/{environmentId}/sandbox/files/list", write, list_files)
         .with(spec::list_files)
@@ -95,8 +104,13 @@ fn group(environments: Arc<PgEnvironments>) -> Group {
     group
         .post("/v1/environments/{environmentId}/snapshot/initialize", write, initialize)
         .with(spec::initialize)
-        .changing();
-    group.post("/v1/environments/{environmentId}/snapshot/rollback", write, rollback).with(spec::rollback).changing();
+        .changing()
+        .claiming_key();
+    group
+        .post("/v1/environments/{environmentId}/snapshot/rollback", write, rollback)
+        .with(spec::rollback)
+        .changing()
+        .claiming_key();
     group.get("/v1/environments/{environmentId}/snapshots", read, snapshots).with(spec::snapshots);
     group.get("/v1/environments/{environmentId}/tenant-snapshots", read, of_tenants).with(spec::of_tenants);
     let of_tenant = "/v1/environments/{environmentId}/tenant-snapshots/{tenantId}";
@@ -104,7 +118,8 @@ fn group(environments: Arc<PgEnvironments>) -> Group {
     group
         .post("/v1/environments/{environmentId}/tenant-snapshots/{tenantId}/initialize", write, initialize_tenant)
         .with(spec::initialize_tenant)
-        .changing();
+        .changing()
+        .claiming_key();
     group.build()
 }
 
@@ -247,14 +262,20 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
 fn kept(mut said: mpsc::Receiver<OutputPiece>, key: KeptKey) -> mpsc::Receiver<OutputPiece> {
     let (says, heard) = mpsc::channel(1);
     spawn("keep how a command ended", async move {
-        while let Some(piece) = said.recv().await {
-            if let ("exit", end) = event(&piece)
-                && let Err(error) = key.keep(&end).await
-            {
-                warn!(%error, "How a command ended could not be kept under its Idempotency-Key.");
+        let telling = async {
+            while let Some(piece) = said.recv().await {
+                let kept = match event(&piece) {
+                    ("exit", end) => key.keep(&end).await,
+                    ("error", _) => key.release().await,
+                    _ => Ok(()),
+                };
+                if let Err(error) = kept {
+                    warn!(%error, "How a command ended could not be kept under its Idempotency-Key.");
+                }
+                let _ = says.send(piece).await;
             }
-            let _ = says.send(piece).await;
-        }
+        };
+        key.renewed(Box::pin(telling)).await;
     });
     heard
 }
@@ -408,7 +429,7 @@ mod spec {
             .body::<NewCommand>()
             .requires(&["sandboxId", "command"])
             .answers::<CommandOutput>(200)
-            .answers_otherwise("text/event-stream")
+            .answers_text(200, "text/event-stream")
     }
     pub fn stop() -> Operation {
         Operation::new("Stop a machine; what is on it is saved in the background")

@@ -84,7 +84,7 @@ async fn report(services: Arc<Services>, _: Request) -> Result<Answer> {
         BTreeMap::from([("database", database), ("queue", queue), ("storage", storage), ("provider", provider)]);
     let report = HealthReport {
         status,
-        version: "1.0.0",
+        version: env!("CARGO_PKG_VERSION"),
         timestamp: SystemClock.now(),
         uptime_ms: u64::try_from(health.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         checks,

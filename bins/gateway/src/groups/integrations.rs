@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::header::ORIGIN;
 use platform_access::Kind;
 use platform_auth::{ClientService, PgAuthService};
-use platform_core::{Id, Owner, Page, Result};
+use platform_core::{Id, Owner, Result};
 use platform_http::{Answer, Group, List, OpenTo, Request, key};
 use platform_integrations::{
     APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, NewConnection, PgIntegrations,
@@ -171,9 +171,8 @@ pub(crate) async fn origins(clients: &dyn ClientService, request: &Request, retu
     let asks = request.headers.get(ORIGIN).and_then(|origin| origin.to_str().ok()).map(str::to_owned);
     let mut origins: Vec<String> = asks.into_iter().collect();
     if return_to {
-        let page = Page { limit: 100, offset: 0 };
-        let known = clients.list_clients(request.account()?, page).await?;
-        origins.extend(known.items.iter().flat_map(|client| &client.redirect_uris).filter_map(|uri| origin_of(uri)));
+        let known = clients.redirect_uris(request.account()?).await?;
+        origins.extend(known.iter().filter_map(|uri| origin_of(uri)));
     }
     Ok(origins)
 }

@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt};
 use platform_access::Access;
 use platform_auth::{Identity, KeyService, PgAuthService, Role, UserService};
 use platform_core::{
-    AccountId, Caller, Code, Credential, Error, Id, Origin, OriginUser, Result, Session, Timestamp, millis,
+    AccountId, Caller, Code, Credential, Error, ErrorKind, Id, Origin, OriginUser, Result, Session, Timestamp, millis,
 };
 use platform_http::{Answer, Event, Follower, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
@@ -296,7 +296,7 @@ async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn by_token(users: &dyn UserService, account: &AccountId, user: &str) -> Result<(Caller, Vec<(String, String)>)> {
     let role = match users.get_user(account, &Id::named(user)).await {
         Ok(known) => Some(known.role),
-        Err(error) if error.cause().is_none() => None,
+        Err(error) if error.code().kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
     let behind = OriginUser { id: user.to_owned(), is_admin: role == Some(Role::Admin) };
@@ -341,6 +341,8 @@ mod spec {
     pub fn answer() -> Operation {
         Operation::new("Answer an MCP message: JSON, or a stream while a call tells of its progress")
             .answers_object(200)
+            .answers_text(200, "text/event-stream")
+            .answers_empty(202)
     }
     pub fn listen() -> Operation {
         Operation::new("Be told when the tools change (MCP until 2025-11-25)").answers_text(200, "text/event-stream")

@@ -428,10 +428,17 @@ struct AuthorizeQuery {
     prompt: Option<String>,
 }
 
-/// What a client asks the token endpoint; a form has the same names in snake case.
+/// What the token endpoint fails with (RFC 6749 §5.2).
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what failed builds")]
+struct OAuthFailure {
+    error: String,
+    error_description: String,
+}
+
+/// What a client asks the token endpoint; as JSON the names may be in camel case, too.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes what token reads")]
-#[schema(rename_all = "camelCase")]
 struct TokenBody {
     grant_type: String,
     client_id: Option<String>,
@@ -446,16 +453,15 @@ struct TokenBody {
 /// A token to end or to ask about.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes what revoke and introspect read")]
-#[schema(rename_all = "camelCase")]
 struct OneToken {
     token: String,
     token_type_hint: Option<String>,
 }
 
 mod spec {
-    use platform_auth::{ClientPage, ClientWithSecret, NewClient, NewUser, OAuthClient, User, UserPage};
+    use platform_auth::{ClientPage, ClientWithSecret, NewClient, NewUser, OAuthClient, Tokens, User, UserPage};
 
-    use super::{AuthorizeQuery, OneToken, TokenBody};
+    use super::{AuthorizeQuery, OAuthFailure, OneToken, TokenBody};
     use platform_http::{Deleted, Operation};
 
     pub fn authorize() -> Operation {
@@ -467,16 +473,26 @@ mod spec {
         operation.answers_empty(303).answers_otherwise("text/html")
     }
     pub fn token() -> Operation {
-        Operation::new("Exchange a code or a refresh token (RFC 6749)").body::<TokenBody>().answers_object(200)
+        let operation = Operation::new("Exchange a code or a refresh token (RFC 6749)").url_encoded::<TokenBody>();
+        let operation = operation.aliases(&[
+            "grantType",
+            "clientId",
+            "clientSecret",
+            "redirectUri",
+            "codeVerifier",
+            "refreshToken",
+        ]);
+        operation.answers::<Tokens>(200).fails_with::<OAuthFailure>()
     }
     pub fn revoke() -> Operation {
-        Operation::new("End what a token follows from (RFC 7009)").body::<OneToken>().answers_object(200)
+        let operation = Operation::new("End what a token follows from (RFC 7009)").url_encoded::<OneToken>();
+        operation.answers_object(200).fails_with::<OAuthFailure>()
     }
     pub fn register() -> Operation {
         Operation::new("Make an application known that is to use the MCP endpoint (RFC 7591)").answers_object(201)
     }
     pub fn introspect() -> Operation {
-        Operation::new("What a token is good for (RFC 7662)").body::<OneToken>().answers_object(200)
+        Operation::new("What a token is good for (RFC 7662)").url_encoded::<OneToken>().answers_object(200)
     }
     pub fn jwks() -> Operation {
         Operation::new("Keys that verify access tokens (RFC 7517)").answers_object(200)

@@ -36,7 +36,7 @@ fn group(services: Arc<dyn SpeechService>, most_bytes: usize) -> Group {
 #[expect(dead_code, reason = "described for the document; the recording is read as a part")]
 struct SpeechUpload {
     /// The recording: mp3, mp4, m4a, wav, webm, ogg or flac.
-    #[schema(value_type = String, format = Binary)]
+    #[schema(value_type = String, format = Binary, required = false)]
     audio: Option<()>,
     /// Its address instead, ours or another's.
     audio_url: Option<String>,

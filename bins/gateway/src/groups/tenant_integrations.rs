@@ -97,12 +97,12 @@ impl Asked {
         };
         let (tenant, subtenant) = request.tenant_and_user(tenant_id, subtenant_id)?;
         let account = request.account()?;
-        let known = services.assistants.get(account, &assistant).await.map_err(|_| unavailable())?;
+        let known = services.assistants.get(account, &assistant).await.map_err(unless_known)?;
         if request.hides(ASSISTANT, &known.identifier).await? {
             return Err(unavailable());
         }
         let open = services.assistants.open_to(request.caller()?, &known.identifier).await;
-        open.map_err(|error| if error.code().kind() == ErrorKind::NotFound { unavailable() } else { error })?;
+        open.map_err(unless_known)?;
         request.check_use(ASSISTANT, &known.identifier).await?;
         let settings = known.settings();
         if !is_offered(settings) {
@@ -136,6 +136,11 @@ impl Asked {
         let is_offered = asked.offered.iter().any(|(offer, _)| offer.app == app);
         if is_offered && services.integrations.connector(app).is_ok() { Ok((asked, app)) } else { Err(unavailable()) }
     }
+}
+
+/// Of an assistant that is not there no more is said than of one that offers nothing.
+fn unless_known(error: Error) -> Error {
+    if error.code().kind() == ErrorKind::NotFound { unavailable() } else { error }
 }
 
 fn unavailable() -> Error {

@@ -1,6 +1,6 @@
 //! `/v1/tenant-usage`, `/v1/tenant-admin`
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use platform_access::Kind;
 use platform_core::{Id, Result};
@@ -51,10 +51,13 @@ fn admin_group(services: Arc<dyn UsageService>) -> Group {
 }
 
 /// What tenants have used, and may.
-pub(crate) fn module(tenants: &Arc<PgTenantService>) -> Module {
+pub(crate) fn module(tenants: &Arc<PgTenantService>, run_lease: Duration) -> Module {
     Module {
         groups: vec![group(tenants.clone()), admin_group(tenants.clone())],
-        keepers: vec![Keeper::new("usage windows", Arc::clone(tenants).keep())],
+        keepers: vec![
+            Keeper::new("usage windows", Arc::clone(tenants).keep()),
+            Keeper::new("usage reservations", Arc::clone(tenants).keep_reservations(run_lease)),
+        ],
         ..Module::default()
     }
 }

@@ -7,7 +7,7 @@ mod service;
 
 pub use model::{
     Connection, ConnectionVariables, Connections, EntityKind, Environment, EnvironmentFilter, EnvironmentList,
-    EnvironmentSettings, SandboxConfig, SandboxSettings,
+    EnvironmentSettings, PublicDomain, SandboxConfig, SandboxSettings,
 };
 pub(crate) use model::{NetworkPolicy, Variables};
 pub use references::EnvironmentReferrer;

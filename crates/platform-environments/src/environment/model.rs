@@ -53,7 +53,7 @@ pub struct SandboxConfig {
     /// What is on the machine can be saved.
     pub snapshot_enabled: bool,
     /// The snapshot that the next machine starts from; read only.
-    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "platform_core::read_only")]
     #[schema(read_only, nullable = false)]
     pub snapshot_id: Option<String>,
     /// It is saved when the machine stops.
@@ -67,8 +67,14 @@ pub struct SandboxConfig {
     pub auto_extend: bool,
     /// A thread or chat whose machine has ended gets another.
     pub auto_restart: bool,
-    /// Name under which what it serves is reached; no machine of this server is reached from outside.
+    /// Name under which everybody reaches what a program of the machine serves on its port 8080 (`PORT` among its
+    /// variables), 3 to 40 of `a-z0-9-`; the server needs a domain for that.
+    #[schema(pattern = "^[a-z0-9-]{3,40}$")]
     pub public_slug: Option<String>,
+    /// The address of that; read only.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "platform_core::read_only")]
+    #[schema(read_only, nullable = false)]
+    pub public_url: Option<String>,
     /// Whom it reaches.
     pub network_policy: NetworkPolicy,
     /// Hosts of the list, each with a port or none: `pypi.org`, `*.example.com`, `10.0.0.5:8080`.
@@ -96,6 +102,7 @@ impl Default for SandboxConfig {
             auto_extend: false,
             auto_restart: true,
             public_slug: None,
+            public_url: None,
             network_policy: NetworkPolicy::AllowAll,
             allowed_hosts: Vec::new(),
             provider: None,
@@ -285,6 +292,27 @@ pub struct SandboxSettings {
     pub output_bytes: usize,
     /// Runtimes that an environment may ask for, beside those of the contract.
     pub runtimes: Vec<String>,
+    /// Below which machines are reached from outside; `None` = they are not.
+    pub public: Option<PublicDomain>,
+}
+
+/// A domain whose hosts are what machines serve.
+#[derive(Debug, Clone)]
+pub struct PublicDomain {
+    /// `http` or `https`.
+    pub scheme: String,
+    /// Its name.
+    pub name: String,
+    /// The port, when it is not the usual one.
+    pub port: Option<u16>,
+}
+
+impl PublicDomain {
+    pub(crate) fn url(&self, slug: &str) -> String {
+        let Self { scheme, name, port } = self;
+        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{scheme}://{slug}.{name}{port}")
+    }
 }
 
 impl SandboxSettings {
@@ -314,9 +342,19 @@ impl SandboxConfig {
             );
             checks.issue("sandboxConfig.allowedHosts", "format", message);
         }
-        if self.public_slug.is_some() {
-            let message = "sandboxConfig.publicSlug: no machine of this server is reached from outside; leave it out";
-            checks.issue("sandboxConfig.publicSlug", "conflict", message);
+        if let Some(slug) = &self.public_slug {
+            let is_good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+            // It is a label of a host (RFC 5891 §4.2.3.1), and looks like no other.
+            let is_label = !slug.starts_with('-') && !slug.ends_with('-') && !slug.starts_with("xn--");
+            if !(3..=40).contains(&slug.len()) || !slug.bytes().all(is_good) || !is_label {
+                let message =
+                    "sandboxConfig.publicSlug must be 3 to 40 of a-z, 0-9 and -, and begin and end with none of -";
+                checks.issue("sandboxConfig.publicSlug", "format", message);
+            } else if sandboxes.public.is_none() {
+                let message = "sandboxConfig.publicSlug: no machine of this server is reached from outside; leave it out, \
+                    or have the operator set PLATFORM_SANDBOX_PUBLIC_DOMAIN";
+                checks.issue("sandboxConfig.publicSlug", "conflict", message);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use platform_sandbox::Cli;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::model::{Environment, EnvironmentFilter, EnvironmentSettings};
+use super::model::{Environment, EnvironmentFilter, EnvironmentSettings, PublicDomain};
 use crate::schema::{environment_variables, environments};
 
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
@@ -33,10 +33,13 @@ impl EnvironmentRow {
         EnvironmentSettings::deserialize(&self.settings).map_err(Error::internal)
     }
 
-    /// As it is sent, in this state.
-    pub fn shown(self, state: &'static str) -> Result<Environment> {
+    /// As it is sent, in this state; `public`: below which its machine is reached from outside.
+    pub fn shown(self, state: &'static str, public: Option<&PublicDomain>) -> Result<Environment> {
+        let mut settings = self.settings()?;
+        let config = &mut settings.sandbox_config;
+        config.public_url = public.zip(config.public_slug.as_ref()).map(|(domain, slug)| domain.url(slug));
         Ok(Environment {
-            settings: self.settings()?,
+            settings,
             id: self.id,
             state,
             creation_timestamp_ms: Timestamp(self.created_ms),
@@ -52,8 +55,20 @@ fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
 }
 
 pub(crate) async fn insert(conn: &mut Conn, row: &EnvironmentRow) -> Result<()> {
-    diesel::insert_into(environments::table).values(row).execute(conn).await?;
-    Ok(())
+    named(diesel::insert_into(environments::table).values(row).execute(conn).await)
+}
+
+/// `NAME_TAKEN` when another environment, of whichever account, has the public name.
+fn named(stored: QueryResult<usize>) -> Result<()> {
+    match stored {
+        Err(diesel::result::Error::DatabaseError(diesel::result::DatabaseErrorKind::UniqueViolation, of))
+            if of.constraint_name() == Some("environments_public_slug") =>
+        {
+            let message = "Another environment has this sandboxConfig.publicSlug; choose another name.";
+            Err(Error::new(platform_auth::code::NAME_TAKEN, message).with("field", "sandboxConfig.publicSlug"))
+        }
+        stored => Ok(stored.map(|_| ())?),
+    }
 }
 
 pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<EnvironmentRow>> {
@@ -91,8 +106,7 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &Environme
         environments::version.eq(row.version),
         environments::edited_ms.eq(row.edited_ms),
     );
-    diesel::update(by_id(account.as_str(), &row.id)).set(set).execute(conn).await?;
-    Ok(())
+    named(diesel::update(by_id(account.as_str(), &row.id)).set(set).execute(conn).await)
 }
 
 pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     code,
     session::repository as sessions,
-    session::{Machines, probe},
+    session::{Machines, ProxyPlaces, probe},
     snapshot,
 };
 
@@ -123,6 +123,7 @@ pub struct PgEnvironments {
     pub(crate) chats: Arc<dyn ChatStates>,
     pub(crate) settings: SandboxSettings,
     pub(crate) machines: Machines,
+    pub(crate) proxied: ProxyPlaces,
     referrers: Referrers,
     limits: FieldLimits,
     known: Arc<InvalidatedCache<String, InheritedParts>>,
@@ -179,6 +180,7 @@ impl PgEnvironments {
             chats,
             settings,
             machines,
+            proxied: ProxyPlaces::default(),
             referrers,
             limits,
             known,
@@ -248,7 +250,7 @@ impl PgEnvironments {
                 None => "idle",
             };
             let snapshot_id = snapshots.remove(&row.id);
-            let mut shown = row.shown(state)?;
+            let mut shown = row.shown(state, self.settings.public.as_ref())?;
             shown.settings.sandbox_config.snapshot_id = snapshot_id;
             Ok(shown)
         });
@@ -353,7 +355,7 @@ impl EnvironmentService for PgEnvironments {
             edited_ms: now.0,
         };
         self.put(account, &mut row, &settings)?;
-        let environment = row.clone().shown("idle")?;
+        let environment = row.clone().shown("idle", self.settings.public.as_ref())?;
         let mut conn = self.db.conn().await?;
         let making = conn.transaction::<_, Error, _>(async |conn| {
             repository::insert(conn, &row).await?;

@@ -19,6 +19,7 @@ use super::{
     exec::{channel, whole},
     live::{Live, gone},
     model::{CommandOutput, Hearing, NewCommand, OutputPiece, StopSandbox},
+    proxy::ProxiedRequest,
     repository::{self, SessionRow},
     service::Worker,
 };
@@ -66,6 +67,8 @@ pub(crate) enum Call {
         /// What the file is to hold.
         content: String,
     },
+    /// Hand a request on to what a program of it serves.
+    Proxy(ProxiedRequest),
     /// Be gone: another machine took its place.
     TakenOver,
 }
@@ -77,11 +80,25 @@ struct Asked {
     call: Call,
 }
 
-/// A piece of what a command says on its way to another process.
-#[derive(Serialize, Deserialize)]
-enum Said {
-    Stdout(String),
-    Stderr(String),
+/// A piece of what is said on the way, told to another process.
+pub(super) trait Piece: Serialize + DeserializeOwned {
+    /// What comes of it all.
+    type End;
+
+    /// The piece; or the end, which is told by itself.
+    fn told(self) -> std::result::Result<Self, Result<Self::End>>;
+}
+
+impl Piece for OutputPiece {
+    type End = CommandOutput;
+
+    fn told(self) -> std::result::Result<Self, Result<CommandOutput>> {
+        match self {
+            Self::Exit(output) => Err(Ok(output)),
+            Self::Failed(error) => Err(Err(error)),
+            piece => Ok(piece),
+        }
+    }
 }
 
 /// A call that is waited for; forgotten when it is dropped.
@@ -129,6 +146,8 @@ fn error(code: &str, message: String) -> Error {
         code::SNAPSHOT_SAVE_IN_PROGRESS,
         platform_files::code::FILE_NOT_FOUND,
         Code::PAYLOAD_TOO_LARGE,
+        Code::UPSTREAM_ERROR,
+        Code::UPSTREAM_TIMEOUT,
         Code::VALIDATION_ERROR,
     ];
     let code = known.into_iter().find(|known| known.as_str() == code).unwrap_or(Code::SERVICE_UNAVAILABLE);
@@ -150,27 +169,33 @@ impl PgEnvironments {
         let value = if session.owner == self.machines.owner {
             self.carry_out(&session.account(), &session.sandbox_id, user, call).await?
         } else {
-            self.ask(session, user, call, None).await?
+            self.ask(session, user, call).await?
         };
         serde_json::from_value(value).map_err(Error::internal)
     }
 
-    /// Asks the process that has a machine, and hands on what it says on the way. 503 when it does not answer.
-    pub(crate) async fn ask(
+    /// Asks the process that has a machine. 503 when it does not answer.
+    pub(super) async fn ask(&self, row: &SessionRow, user: Option<&str>, call: Call) -> Result<Value> {
+        self.ask_in_pieces::<OutputPiece>(row, user, call, None).await
+    }
+
+    /// The same, and hands on what is said on the way.
+    pub(super) async fn ask_in_pieces<P: Piece>(
         &self,
         row: &SessionRow,
         user: Option<&str>,
         call: Call,
-        says: Option<&mpsc::Sender<OutputPiece>>,
+        says: Option<&mpsc::Sender<P>>,
     ) -> Result<Value> {
         let longest = match &call {
+            Call::Proxy(_) => Duration::from_hours(2),
             Call::Exec { command, .. } => match command.timeout_seconds.unwrap_or(300) {
                 0 => Duration::from_hours(2),
                 seconds => Duration::from_secs(seconds.unsigned_abs()),
             },
             _ => Duration::ZERO,
         };
-        let is_command = !longest.is_zero();
+        let is_long = !longest.is_zero();
         let (account, id) = (row.account(), String::from(Id::<CallKind>::generate()));
         let mut told = self.bus.subscribe();
         let asked = Asked { sandbox: row.sandbox_id.clone(), user: user.map(str::to_owned), call };
@@ -199,8 +224,8 @@ impl PgEnvironments {
                 let mut conn = self.db.conn().await?;
                 repository::wait_for(&mut conn, &account, &id).await?;
                 let session = repository::find(&mut conn, &account, &row.environment_id, Some(&row.id)).await?;
-                // Whoever had the machine may still say how the command ended.
-                let is_over = is_command && session.is_none_or(|session| session.finished_ms.is_some());
+                // Whoever had the machine may still say how it ended.
+                let is_over = is_long && session.is_none_or(|session| session.finished_ms.is_some());
                 over = over.or(is_over.then_some(looked));
                 if over.is_some_and(|over| over.elapsed() > BETWEEN_SIGNS) {
                     return Err(silent());
@@ -213,27 +238,27 @@ impl PgEnvironments {
         answer.map_err(|(code, message)| error(&code, message))
     }
 
-    /// What a command said there, to whoever listens here.
-    async fn hand_on(
+    /// What was said there, to whoever listens here.
+    async fn hand_on<P: Piece>(
         &self,
         account: &AccountId,
         id: &str,
         (sealed, heard): (&str, &mut u64),
-        says: Option<&mpsc::Sender<OutputPiece>>,
+        says: Option<&mpsc::Sender<P>>,
     ) -> Result<()> {
         let Some(says) = says else { return Ok(()) };
         let opened = self.vault.open(&place(account, id), sealed)?;
-        let (number, pieces): (u64, Vec<Said>) = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        let (number, pieces): (u64, Vec<P>) = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
         // What could have been stored or not was told again.
         if number < *heard {
             return Ok(());
         }
         *heard = number + 1;
         for piece in pieces {
-            let piece = match piece {
-                Said::Stdout(text) => OutputPiece::Stdout(text),
-                Said::Stderr(text) => OutputPiece::Stderr(text),
-            };
+            while let Err(_slow) = timeout(BETWEEN_SIGNS, says.reserve()).await {
+                // Whoever reads slowly still waits.
+                repository::wait_for(&mut *self.db.conn().await?, account, id).await?;
+            }
             // Whoever asked may be gone; the command goes on.
             let _ = says.send(piece).await;
         }
@@ -251,7 +276,7 @@ impl PgEnvironments {
         let environments = Arc::clone(self);
         spawn("sandbox command", async move {
             let call = Call::Exec { command, worker: None, hearing };
-            let output = environments.ask(&session, None, call, Some(&says)).await;
+            let output = environments.ask_in_pieces(&session, None, call, Some(&says)).await;
             let output = output.and_then(|output| serde_json::from_value(output).map_err(Error::internal));
             let _ = says.send(output.map_or_else(OutputPiece::Failed, OutputPiece::Exit)).await;
         });
@@ -276,15 +301,25 @@ impl PgEnvironments {
     async fn take_call(self: &Arc<Self>, account: &AccountId, id: &str, request: &str) -> Result<()> {
         let opened = self.vault.open(&place(account, id), request)?;
         let Asked { sandbox, user, call } = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
-        // A turn that is stopped wants nothing of it any more; others want it done.
-        let ends_with_asker = matches!(&call, Call::Exec { worker: Some(_), .. });
+        // A turn that is stopped wants nothing of it any more, and neither does a reader who has gone; others want it done.
+        let ends_with_asker = matches!(&call, Call::Exec { worker: Some(_), .. } | Call::Proxy(_));
         let mut told = self.bus.subscribe();
         let carried_out = async {
             match call {
                 Call::Exec { command, worker, hearing } if hearing.streams => {
                     let live = self.here(account, &sandbox)?;
                     let said = self.exec_here(&live, command, worker.as_ref(), hearing.raw).await?;
-                    serde_json::to_value(self.tell(account, id, said).await?).map_err(Error::internal)
+                    let (output, is_heard) = self.tell(account, id, said).await?;
+                    // What nobody heard is left out.
+                    let output = CommandOutput { truncated: output.truncated || !is_heard, ..output };
+                    serde_json::to_value(output).map_err(Error::internal)
+                }
+                Call::Proxy(request) => {
+                    let said = self.proxy_here(&self.here(account, &sandbox)?, request, ());
+                    match self.tell(account, id, said).await? {
+                        ((), true) => Ok(Value::Null),
+                        ((), false) => Err(Error::unavailable("what a sandbox answered was not heard to its end")),
+                    }
                 }
                 call => self.carry_out(account, &sandbox, user.as_deref(), call).await,
             }
@@ -301,24 +336,22 @@ impl PgEnvironments {
         self.bus.tell(TOPIC, id).await
     }
 
-    /// Tells whoever asked what a command says, until it has ended.
-    async fn tell(
+    /// Tells whoever asked what is said, until that has ended; what came of it, and whether all was heard.
+    async fn tell<P: Piece>(
         &self,
         account: &AccountId,
         id: &str,
-        mut said: mpsc::Receiver<OutputPiece>,
-    ) -> Result<CommandOutput> {
+        mut said: mpsc::Receiver<P>,
+    ) -> Result<(P::End, bool)> {
         let (mut number, mut is_heard) = (0_u64, true);
         loop {
             let (mut pieces, mut told) = (Vec::new(), Vec::new());
             said.recv_many(&mut pieces, MAX_PIECES).await;
             let mut ended = pieces.is_empty().then(|| Err(Error::unavailable("the sandbox has ended")));
             for piece in pieces {
-                match piece {
-                    OutputPiece::Stdout(text) => told.push(Said::Stdout(text)),
-                    OutputPiece::Stderr(text) => told.push(Said::Stderr(text)),
-                    OutputPiece::Exit(output) => ended = Some(Ok(output)),
-                    OutputPiece::Failed(error) => ended = Some(Err(error)),
+                match P::told(piece) {
+                    Ok(piece) => told.push(piece),
+                    Err(end) => ended = Some(end),
                 }
             }
             if is_heard && !told.is_empty() {
@@ -327,10 +360,7 @@ impl PgEnvironments {
                 number += 1;
             }
             match ended {
-                // What nobody heard is left out.
-                Some(ended) => {
-                    return ended.map(|output| CommandOutput { truncated: output.truncated || !is_heard, ..output });
-                }
+                Some(ended) => return ended.map(|end| (end, is_heard)),
                 None if is_heard => sleep(TOGETHER).await,
                 None => {}
             }
@@ -395,6 +425,7 @@ impl PgEnvironments {
                 let content = STANDARD.decode(content).map_err(Error::internal)?;
                 serde_json::to_value(self.write_here(&live, &path, content.into()).await?)
             }
+            Call::Proxy(_) => return Err(Error::internal("what a sandbox serves is told in pieces")),
             Call::TakenOver => {
                 self.drop_machine(&live).await;
                 Ok(Value::Null)

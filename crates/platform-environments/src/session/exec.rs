@@ -22,6 +22,8 @@ use crate::{
 
 /// After a command has ended, what it started may hold its output open.
 const LINGER: Duration = Duration::from_millis(100);
+/// What may be the beginning of a value is not shown for so long.
+const HELD: Duration = Duration::from_millis(500);
 /// Pieces that nobody has read yet.
 const MAX_UNREAD: usize = 64;
 const PIECE: usize = 16 << 10;
@@ -197,7 +199,15 @@ impl Stream {
         piece: fn(String) -> OutputPiece,
     ) {
         let mut bytes = vec![0; PIECE];
-        while let Ok(length) = from.read(&mut bytes).await {
+        loop {
+            let reading = from.read(&mut bytes);
+            let read = if self.masked.holds() { timeout(HELD, reading).await } else { Ok(reading.await) };
+            let Ok(read) = read else {
+                let shown = self.masked.release();
+                self.show(shown, says, piece).await;
+                continue;
+            };
+            let length = read.unwrap_or(0);
             if length == 0 {
                 return;
             }

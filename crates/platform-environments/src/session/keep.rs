@@ -388,7 +388,7 @@ impl PgEnvironments {
             self.drop_machine(&live).await;
         } else if session.owner != self.machines.owner {
             // A process that does not answer finds out when it says that it has the machine.
-            let _ = self.ask(session, None, Call::TakenOver, None).await;
+            let _ = self.ask(session, None, Call::TakenOver).await;
         }
         Ok(())
     }

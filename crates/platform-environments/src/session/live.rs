@@ -276,6 +276,10 @@ pub(crate) fn failed(error: SandboxError) -> Error {
             let message = format!("{runtime} is not on this machine; there are {}.", available.join(", "));
             Error::new(code::SANDBOX_UNAVAILABLE, message).with("runtime", runtime).with("available", available)
         }
+        SandboxError::NobodyListens(port) => {
+            let message = format!("No program listens on port {port} of the sandbox.");
+            Error::new(Code::UPSTREAM_ERROR, message)
+        }
         SandboxError::Ended => gone(),
         SandboxError::Failed(reason) => Error::new(code::SANDBOX_UNAVAILABLE, format!("The sandbox failed: {reason}.")),
     }

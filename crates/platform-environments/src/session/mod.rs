@@ -6,6 +6,7 @@ mod keep;
 mod left;
 mod live;
 mod model;
+mod proxy;
 pub(crate) mod repository;
 mod service;
 mod start;
@@ -19,6 +20,8 @@ pub use model::{
     SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox, StoppedSandbox, WhoseSandbox,
     WriteFile, WrittenFile,
 };
+pub use proxy::ProxiedAnswer;
+pub(crate) use proxy::ProxyPlaces;
 pub(crate) use service::encode;
 pub use service::{SandboxService, Worker};
 pub(crate) use start::{Starter, probe, random_id};

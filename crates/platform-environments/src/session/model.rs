@@ -113,15 +113,17 @@ pub struct Hearing {
 }
 
 /// A piece of what a command says while it runs.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum OutputPiece {
     /// Of standard output.
     Stdout(String),
     /// Of standard error.
     Stderr(String),
     /// It has ended, and this came of it.
+    #[serde(skip)]
     Exit(CommandOutput),
     /// It could not be run.
+    #[serde(skip)]
     Failed(Error),
 }
 

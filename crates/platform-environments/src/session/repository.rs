@@ -123,6 +123,18 @@ pub(crate) async fn live(
     Ok(of.select(SessionRow::as_select()).first(conn).await.optional()?)
 }
 
+/// The running machine of the environment with this public name, of whichever account; none of a tenant's own.
+pub(crate) async fn published(conn: &mut Conn, slug: &str) -> Result<Option<SessionRow>> {
+    use sandbox_sessions as s;
+    let of_name = sql::<Bool>(
+        "(account_id, environment_id) IN \
+        (SELECT account_id, id FROM environments WHERE settings #>> '{sandboxConfig,publicSlug}' = ",
+    );
+    let of = s::table.filter(of_name.bind::<Text, _>(slug).sql(")"));
+    let of = of.filter(s::lane.eq("").and(s::status.eq("running")));
+    Ok(of.select(SessionRow::as_select()).first(conn).await.optional()?)
+}
+
 /// All live sessions of an environment.
 pub(crate) async fn live_of(conn: &mut Conn, account: &AccountId, environment: &str) -> Result<Vec<SessionRow>> {
     use sandbox_sessions as s;

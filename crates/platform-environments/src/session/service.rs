@@ -174,7 +174,8 @@ impl PgEnvironments {
 
     pub(crate) async fn list_here(&self, live: &Arc<Live>, path: &str) -> Result<FileListing> {
         let _using = live.using(self.clock.now());
-        let mut entries = files::list(&*live.machine, path).await.map_err(|error| file_error(live, path, error))?;
+        let mut entries =
+            files::list(&*live.machine, path).await.map_err(|error| file_error(live, ("path", path), error))?;
         let redactor = live.state().redactor.clone();
         let masked = |text: &str| redactor.text(text);
         for entry in &mut entries {
@@ -186,7 +187,8 @@ impl PgEnvironments {
     /// The bytes of a file, masked.
     pub(crate) async fn read_here(&self, live: &Arc<Live>, path: &str) -> Result<Vec<u8>> {
         let _using = live.using(self.clock.now());
-        let bytes = files::read_file(&*live.machine, path).await.map_err(|error| file_error(live, path, error))?;
+        let bytes =
+            files::read_file(&*live.machine, path).await.map_err(|error| file_error(live, ("path", path), error))?;
         let redactor = live.state().redactor.clone();
         platform_core::run_blocking(move || Ok(redactor.whole(&bytes))).await
     }
@@ -194,7 +196,10 @@ impl PgEnvironments {
     pub(crate) async fn write_here(&self, live: &Arc<Live>, path: &str, content: Bytes) -> Result<WrittenFile> {
         let _using = live.using(self.clock.now());
         let size = content.len() as u64;
-        files::write_file(&*live.machine, path, content).await.map_err(|error| file_error(live, path, error))?;
+        let field = "destinationPath";
+        files::write_file(&*live.machine, path, content)
+            .await
+            .map_err(|error| file_error(live, (field, path), error))?;
         Ok(WrittenFile { success: true, path: path.to_owned(), size })
     }
 
@@ -249,7 +254,8 @@ fn check_encoding(encoding: Option<&str>) -> Result<()> {
     }
 }
 
-fn file_error(live: &Live, path: &str, error: FileError) -> Error {
+/// `field`: of the request, in which the path stands.
+fn file_error(live: &Live, (field, path): (&str, &str), error: FileError) -> Error {
     match error {
         FileError::NotFound => {
             Error::new(platform_files::code::FILE_NOT_FOUND, format!("There is no {path} in the sandbox."))
@@ -263,7 +269,9 @@ fn file_error(live: &Live, path: &str, error: FileError) -> Error {
             // It is what a program of the machine says.
             let reason = live.state().redactor.text(&reason);
             let reason: String = reason.chars().take(MAX_REASON).collect();
-            Error::invalid("path", "format", format!("path: {reason}"))
+            // Which line of ours it was is nothing to anybody.
+            let reason = reason.rsplit_once(&format!("{path}: ")).map_or(reason.as_str(), |(_, reason)| reason);
+            Error::invalid(field, "format", format!("{field}: {path}: {reason}"))
         }
         FileError::Machine(error) => failed(error),
     }

@@ -16,6 +16,7 @@ use super::{
     exec::{Line, channel, run},
     live::{HOME, Live, MachineSlot, failed},
     model::{StartSandbox, StartedSandbox},
+    proxy::PORT,
     repository::{self, SessionChange, SessionRow},
 };
 use crate::{
@@ -236,7 +237,11 @@ impl PgEnvironments {
                 return Err(error);
             }
         };
-        let mut variables = settings.sandbox_config.env_vars.clone();
+        let mut variables = Variables::new();
+        if settings.sandbox_config.public_slug.is_some() {
+            variables.insert("PORT".to_owned(), PORT.to_string().into());
+        }
+        variables.extend(settings.sandbox_config.env_vars.clone());
         variables.extend(settings.env_vars.clone());
         let config = settings.sandbox_config;
         let live = Live::new(account.clone(), session, config, machine, variables, slot);

@@ -1,4 +1,4 @@
-//! Where a container's way out begins: sockets in its network, held by us.
+//! Sockets in the network of a container, held by us: where its way out begins, and the way in.
 
 use std::{
     fs::File,
@@ -32,18 +32,32 @@ pub(super) async fn open(
     listen: Vec<SocketAddrV4>,
     names: SocketAddrV4,
 ) -> Result<Vec<OwnedFd>, SandboxError> {
-    let (argument, container) = (argument.to_owned(), container.to_owned());
-    let opening = run_blocking(move || {
-        let instruction = Instruction::Join { listen, names };
-        join(&argument, &container, process, &instruction).map_err(platform_core::Error::internal)
-    });
-    opening.await.map_err(|error| {
-        let reason = error.cause().map_or_else(String::new, ToString::to_string);
+    joined(argument, container, process, Instruction::Join { listen, names }).await.map_err(|reason| {
         SandboxError::Unavailable(format!(
             "The network of a container cannot be opened ({reason}). Run the platform as root on the host of the engine, \
              or as the user whose engine it is; without that only networkPolicy deny-all is to be had."
         ))
     })
+}
+
+/// Connects to a port of a container, whose first process this is on the host.
+pub(super) async fn connect(argument: &str, container: &str, process: i64, port: u16) -> Result<OwnedFd, SandboxError> {
+    let connection = joined(argument, container, process, Instruction::Connect { id: 0, port }).await;
+    connection.ok().and_then(|files| files.into_iter().next()).ok_or(SandboxError::NobodyListens(port))
+}
+
+/// What comes of an instruction in the network of a container, or the reason why nothing does.
+async fn joined(
+    argument: &str,
+    container: &str,
+    process: i64,
+    instruction: Instruction,
+) -> Result<Vec<OwnedFd>, String> {
+    let (argument, container) = (argument.to_owned(), container.to_owned());
+    let joining = run_blocking(move || {
+        join(&argument, &container, process, &instruction).map_err(platform_core::Error::internal)
+    });
+    joining.await.map_err(|error| error.cause().map_or_else(String::new, ToString::to_string))
 }
 
 fn join(argument: &str, container: &str, process: i64, instruction: &Instruction) -> io::Result<Vec<OwnedFd>> {
@@ -67,7 +81,7 @@ fn join(argument: &str, container: &str, process: i64, instruction: &Instruction
     drop(command);
     let sent = send(&ours, instruction, &[users.as_fd(), network.as_fd()]);
     let opened = sent.and_then(|()| match receive::<Report>(&ours)? {
-        Some((Report::Listening, doors)) => Ok(doors),
+        Some((Report::Listening | Report::Connected(_), sockets)) => Ok(sockets),
         Some((Report::Failed(reason), _)) => Err(io::Error::other(reason)),
         _ => Err(io::Error::other("it ended before it listened")),
     });

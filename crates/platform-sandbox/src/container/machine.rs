@@ -33,6 +33,7 @@ use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use platform_core::spawn;
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt, DuplexStream, duplex},
+    net::TcpStream,
     runtime::Handle,
     sync::{mpsc, watch},
     time::{Instant, sleep, timeout},
@@ -42,7 +43,7 @@ use tracing::warn;
 
 use super::{ContainerBackend, LABEL, doors, failed, is_unknown, name, removal};
 use crate::{
-    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
+    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES, connected},
     files::output_within,
     gate::Gate,
     process::{MAX_ENTRIES, MAX_FILES, MAX_PROCESSES, USER},
@@ -94,6 +95,14 @@ struct Container {
     id: String,
 }
 
+impl Container {
+    /// The number of its first process on the host; 0 where there is none.
+    async fn first_process(&self) -> Result<i64, SandboxError> {
+        let found = self.engine.inspect_container(&self.id, None).await.map_err(|error| failed(&error))?;
+        Ok(found.state.and_then(|state| state.pid).unwrap_or_default())
+    }
+}
+
 impl Drop for Container {
     fn drop(&mut self) {
         // Of a process that ends, the next one removes what is left.
@@ -118,6 +127,8 @@ impl Drop for Container {
 /// A machine that is a container.
 pub(super) struct ContainerMachine {
     container: Container,
+    /// Makes this program one that joins its network.
+    argument: String,
     /// What its first process reads.
     tether: Mutex<Option<Pin<Box<dyn AsyncWrite + Send>>>>,
     /// Has it ended without waiting for the engine to say so.
@@ -157,10 +168,10 @@ pub(super) async fn create(
         unpack(&container, archive).await?;
     }
     let (tether, counted) = (Mutex::new(Some(attached.input)), Mutex::default());
-    let mut machine = ContainerMachine { container, tether, ends, ended, disk_bytes, counted, gate: None };
+    let argument = backend.argument.clone();
+    let mut machine = ContainerMachine { container, argument, tether, ends, ended, disk_bytes, counted, gate: None };
     if let Some(rules) = rules {
-        let found = engine.inspect_container(&machine.container.id, None).await.map_err(|error| failed(&error))?;
-        let process = found.state.and_then(|state| state.pid).unwrap_or_default();
+        let process = machine.container.first_process().await?;
         let doors = doors::open(&backend.argument, &machine.container.id, process, listen, Gate::NAMES).await?;
         machine.gate = Some(rules.open(doors)?);
     }
@@ -175,12 +186,13 @@ pub(super) async fn create(
 }
 
 /// What is left of a machine whose process is gone: it ends, if it has not.
-pub(super) fn left(engine: &Docker, id: String) -> ContainerMachine {
+pub(super) fn left(argument: &str, engine: &Docker, id: String) -> ContainerMachine {
     let container = Container { engine: engine.clone(), id };
     let ((ends, ending), (has_ended, ended)) = (watch::channel(true), watch::channel(false));
     spawn("sandbox", hear(stream::empty(), ending, engine.clone(), container.id.clone(), has_ended));
     let (tether, counted, disk_bytes) = (Mutex::default(), Mutex::default(), u64::MAX / 2);
-    ContainerMachine { container, tether, ends, ended, disk_bytes, counted, gate: None }
+    let argument = argument.to_owned();
+    ContainerMachine { container, argument, tether, ends, ended, disk_bytes, counted, gate: None }
 }
 
 fn body(image: &str, spec: &MachineSpec, owner: &str, disk_bytes: u64) -> ContainerCreateBody {
@@ -451,6 +463,12 @@ impl Machine for ContainerMachine {
                 spawn("kill command", kill(engine, container, number));
             }),
         })
+    }
+
+    async fn connect(&self, port: u16) -> Result<TcpStream, SandboxError> {
+        let process = self.container.first_process().await?;
+        let connection = doors::connect(&self.argument, &self.container.id, process, port).await?;
+        connected(connection, port).await
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {

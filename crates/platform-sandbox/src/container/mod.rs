@@ -262,7 +262,7 @@ impl SandboxBackend for ContainerBackend {
         if !self.takes_over(&owner_of(&found)) {
             return None;
         }
-        Some(Arc::new(machine::left(self.engine().await.ok()?, found.id?)))
+        Some(Arc::new(machine::left(&self.argument, self.engine().await.ok()?, found.id?)))
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fs::File,
     io::{self, Read},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     process::{Command, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
@@ -20,6 +20,7 @@ use rustix::{
 
 use super::{
     USER,
+    launch::connect,
     packet::{Instruction, Program, Report, Setup, receive, send},
 };
 
@@ -68,6 +69,13 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
                     running.iter().find(|(_, of)| **of == id).and_then(|(process, _)| Pid::from_raw(*process));
                 if let Some(process) = process {
                     let _ = kill_process_group(process, Signal::KILL);
+                }
+            }
+            Instruction::Connect { id, port } => {
+                // A connection that cannot be handed on is none, and no reason to end.
+                let connected = connect(port).and_then(|of| send(stdin(), &Report::Connected(id), &[of.as_fd()]));
+                if let Err(error) = connected {
+                    send(stdin(), &Report::NotConnected { id, reason: error.to_string() }, &[])?;
                 }
             }
             Instruction::Setup(_) | Instruction::Join { .. } | Instruction::Mapped => {}

@@ -5,7 +5,7 @@
 use std::{
     ffi::OsString,
     fs, io,
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::{
         ffi::OsStringExt,
@@ -18,12 +18,15 @@ use std::{
 use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules};
 use rustix::{
     fs::{Mode, StatVfsMountFlags, fstat, statvfs},
-    io::fcntl_dupfd_cloexec,
+    io::{Errno, fcntl_dupfd_cloexec},
     mount::{
         MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount,
         unmount,
     },
-    net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, listen, send as send_bytes, socket_with, sockopt},
+    net::{
+        AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect as connect_to, listen, send as send_bytes,
+        socket_with, sockopt,
+    },
     process::{
         DumpableBehavior, Resource, Rlimit, Signal, chdir, getrlimit, pivot_root, set_dumpable_behavior,
         set_parent_process_death_signal, setrlimit, setsid, umask,
@@ -131,9 +134,9 @@ fn outer() -> io::Result<()> {
     Ok(())
 }
 
-/// Listens in the network of a machine that somebody else has made.
+/// Listens in the network of a machine that somebody else has made, or connects there.
 fn join() -> io::Result<()> {
-    let Some((Instruction::Join { listen, names }, files)) = receive(stdin())? else {
+    let Some((instruction, files)) = receive(stdin())? else {
         return Err(io::Error::other("the platform has gone"));
     };
     let [users, network] =
@@ -149,9 +152,25 @@ fn join() -> io::Result<()> {
         move_into_link_name_space(users.as_fd(), Some(LinkNameSpaceType::User))?;
     }
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let doors = doors(&listen, Some(names)).map_err(|error| said("the network of the machine", error))?;
-    let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
-    send(stdin(), &Report::Listening, &doors)
+    match instruction {
+        Instruction::Join { listen, names } => {
+            let doors = doors(&listen, Some(names)).map_err(|error| said("the network of the machine", error))?;
+            let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
+            send(stdin(), &Report::Listening, &doors)
+        }
+        Instruction::Connect { id, port } => send(stdin(), &Report::Connected(id), &[connect(port)?.as_fd()]),
+        _ => Err(io::Error::other("there is nothing to do in it")),
+    }
+}
+
+/// A connection to what listens on this port here, made or being made.
+pub(super) fn connect(port: u16) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    match connect_to(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn said(what: &str, error: impl std::fmt::Display) -> io::Error {
@@ -161,9 +180,10 @@ fn said(what: &str, error: impl std::fmt::Display) -> io::Error {
 /// Listens in place of those whom the machine reaches: every address is its own.
 fn doors(listen_at: &[SocketAddrV4], names: Option<SocketAddrV4>) -> io::Result<Vec<OwnedFd>> {
     let mut doors = Vec::new();
-    let Some(names) = names else { return Ok(doors) };
     let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    // What serves on a machine is reached by its own programs also where these reach nobody else.
     tell(kernel.as_fd(), &LOOPBACK_UP)?;
+    let Some(names) = names else { return Ok(doors) };
     tell(kernel.as_fd(), &EVERY_ADDRESS_IS_OURS)?;
     for address in listen_at {
         let door = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

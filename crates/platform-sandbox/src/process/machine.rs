@@ -24,7 +24,7 @@ use rustix::{
 };
 use tokio::{
     io::{AsyncWriteExt, unix::AsyncFd},
-    net::unix::pipe,
+    net::{TcpStream, unix::pipe},
     process::Child,
     sync::{oneshot, watch},
     time::timeout,
@@ -38,7 +38,7 @@ use super::{
     packet::{Instruction, Program, Report, Setup, receive, send},
 };
 use crate::{
-    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
+    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES, connected},
     gate::Gate,
 };
 
@@ -54,7 +54,8 @@ const MIB: u64 = 1 << 20;
 /// A machine of namespaces.
 pub(super) struct ProcessMachine {
     control: Arc<OwnedFd>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Waiting<i32>>,
+    connecting: Arc<Waiting<OwnedFd>>,
     next: AtomicU64,
     ended: watch::Receiver<bool>,
     dir: MachineDir,
@@ -66,16 +67,23 @@ pub(super) struct ProcessMachine {
     gate: Option<Gate>,
 }
 
-/// Who waits for commands to end.
-#[derive(Default)]
-struct Waiting(Mutex<HashMap<u64, oneshot::Sender<Result<i32, SandboxError>>>>);
+/// Who waits for commands to end, or for connections.
+struct Waiting<T>(Mutex<Waiters<T>>);
 
-impl Waiting {
-    fn of(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Result<i32, SandboxError>>>> {
+type Waiters<T> = HashMap<u64, oneshot::Sender<Result<T, SandboxError>>>;
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Waiting<T> {
+    fn of(&self) -> MutexGuard<'_, Waiters<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, id: u64, result: Result<i32, SandboxError>) {
+    fn tell(&self, id: u64, result: Result<T, SandboxError>) {
         if let Some(waits) = self.of().remove(&id) {
             let _ = waits.send(result);
         }
@@ -129,14 +137,25 @@ pub(super) async fn create(
         .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
     let process_namespace = std::fs::read_link(format!("/proc/{process}/ns/pid_for_children")).ok();
     let gate = rules.map(|rules| rules.open(doors)).transpose()?;
-    let (control, waiting) = (Arc::new(control), Arc::new(Waiting::default()));
+    let (control, waiting, connecting) = (Arc::new(control), Arc::default(), Arc::default());
     rustix::io::ioctl_fionbio(&*control, true).map_err(io::Error::from)?;
     let (ends, ended) = watch::channel(false);
     #[expect(deprecated, reason = "what is shared stays the descriptor that it is")]
     let heard = AsyncFd::new(Arc::clone(&control))?;
-    spawn("sandbox", hear(heard, child, Arc::clone(&waiting), ends, group));
+    spawn("sandbox", hear(heard, child, (Arc::clone(&waiting), Arc::clone(&connecting)), ends, group));
     let next = AtomicU64::new(1);
-    Ok(Arc::new(ProcessMachine { control, waiting, next, ended, dir, first_user, disk_bytes, process_namespace, gate }))
+    Ok(Arc::new(ProcessMachine {
+        control,
+        waiting,
+        connecting,
+        next,
+        ended,
+        dir,
+        first_user,
+        disk_bytes,
+        process_namespace,
+        gate,
+    }))
 }
 
 /// What is saved is as much above the size of a disk as a machine is given a moment for.
@@ -191,11 +210,11 @@ fn report(control: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// Hears how commands end, and when the machine does.
+/// Hears how commands end, what is connected, and when the machine ends.
 async fn hear(
     control: AsyncFd<Arc<OwnedFd>>,
     mut child: Child,
-    waiting: Arc<Waiting>,
+    (waiting, connecting): (Arc<Waiting<i32>>, Arc<Waiting<OwnedFd>>),
     ends: watch::Sender<bool>,
     group: Option<ControlGroup>,
 ) {
@@ -205,6 +224,12 @@ async fn hear(
                 Ok(Some((Report::Ended { id, code }, _))) => waiting.tell(id, Ok(code)),
                 Ok(Some((Report::NotStarted { id, reason }, _))) => {
                     waiting.tell(id, Err(SandboxError::Failed(reason)));
+                }
+                Ok(Some((Report::Connected(id), files))) => {
+                    connecting.tell(id, files.into_iter().next().ok_or(SandboxError::Ended));
+                }
+                Ok(Some((Report::NotConnected { id, reason }, _))) => {
+                    connecting.tell(id, Err(SandboxError::Failed(reason)));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return,
@@ -221,6 +246,7 @@ async fn hear(
     debug!(pid = child.id(), "A sandbox has ended.");
     drop(group);
     waiting.of().clear();
+    connecting.of().clear();
     let _ = ends.send(true);
 }
 
@@ -278,6 +304,21 @@ impl Machine for ProcessMachine {
                 let _ = send(&*control, &Instruction::Kill(id), &[]);
             }),
         })
+    }
+
+    async fn connect(&self, port: u16) -> Result<TcpStream, SandboxError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (made, connection) = oneshot::channel();
+        self.connecting.of().insert(id, made);
+        if *self.ended.borrow() || send(&*self.control, &Instruction::Connect { id, port }, &[]).is_err() {
+            self.connecting.of().remove(&id);
+            return Err(SandboxError::Ended);
+        }
+        match connection.await {
+            Ok(Ok(connection)) => connected(connection, port).await,
+            Ok(Err(_)) => Err(SandboxError::NobodyListens(port)),
+            Err(_) => Err(SandboxError::Ended),
+        }
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {

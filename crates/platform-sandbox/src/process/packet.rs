@@ -56,6 +56,13 @@ pub(crate) enum Instruction {
     Start(u64),
     /// Kill it.
     Kill(u64),
+    /// Connect to what listens on this port of the machine; it may be one that somebody else has made, as for `Join`.
+    Connect {
+        /// Of whoever waits for it.
+        id: u64,
+        /// The port.
+        port: u16,
+    },
 }
 
 /// From a machine.
@@ -81,6 +88,15 @@ pub(crate) enum Report {
         /// Which.
         id: u64,
         /// Why it was not started.
+        reason: String,
+    },
+    /// A connection is made, or is being made; it is the file.
+    Connected(u64),
+    /// Nobody listens there.
+    NotConnected {
+        /// For whom.
+        id: u64,
+        /// Why not.
         reason: String,
     },
 }
