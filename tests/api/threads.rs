@@ -591,8 +591,10 @@ async fn what_was_never_heard_is_still_judged_and_the_threads_of_a_deleted_agent
     let told = thread_in(&app, &told, "guardrail_trigger").await;
     let content = told["threadContent"].as_array().expect("content");
     assert!(!content[1..].iter().any(|message| message.to_string().contains("hush")), "{content:?}");
-    let none = app.get(&format!("/agents/threads/{paused}?messageLimit=-1")).await;
-    assert_eq!(none.error(), "INVALID_PAGINATION");
+    for none in ["messageLimit=-1", "messageLimit=x", "messageOffset=1.5"] {
+        let none = app.get(&format!("/agents/threads/{paused}?{none}")).await;
+        assert_eq!(none.error(), "INVALID_PAGINATION", "{}", none.body);
+    }
     app.delete(&format!("/agents/{id}")).await;
     let late = app.post(&format!("/agents/threads/{paused}/messages"), json!({"message": "Hello"})).await;
     assert_eq!(late.error(), "AGENT_NOT_FOUND");

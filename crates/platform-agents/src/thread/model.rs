@@ -384,7 +384,7 @@ pub struct ThreadList {
 }
 
 /// What to read of a thread beside its record.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ThreadView {
     /// With what it set out to do.
@@ -392,9 +392,11 @@ pub struct ThreadView {
     /// Leave the messages out.
     pub omit_content: Option<bool>,
     /// Skips so many messages.
-    pub message_offset: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub message_offset: Option<String>,
     /// At most so many messages, 1000 at the most.
-    pub message_limit: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub message_limit: Option<String>,
 }
 
 /// Feedback on a message of a thread.

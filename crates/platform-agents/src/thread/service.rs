@@ -340,15 +340,19 @@ impl ThreadService for PgThreadService {
         let record = self.threads.find(account, id).await?;
         let tasks = (view.with_tasks == Some(true)).then(|| record.facts.tasks.clone());
         let omit = view.omit_content == Some(true);
-        let (content, pages) = match (view.message_offset, view.message_limit) {
+        let (content, pages) = match (&view.message_offset, &view.message_limit) {
             _ if omit => (None, None),
             (None, None) => Content::read(&self.threads.ports.db, account, &key(id)).await?.apart(),
             (offset, limit) => {
-                let page = Page { limit: limit.unwrap_or(1000).min(1000), offset: offset.unwrap_or(0) };
-                if page.limit < 1 || page.offset < 0 {
-                    let message = "messageLimit begins with 1, messageOffset with 0.";
+                let number = |given: &Option<String>, least: i64, otherwise: i64| match given {
+                    Some(given) => given.trim().parse().ok().filter(|number| *number >= least),
+                    None => Some(otherwise),
+                };
+                let (Some(limit), Some(offset)) = (number(limit, 1, 1000), number(offset, 0, 0)) else {
+                    let message = "messageLimit is a whole number from 1 on, messageOffset one from 0 on.";
                     return Err(Error::new(Code::INVALID_PAGINATION, message));
-                }
+                };
+                let page = Page { limit: limit.min(1000), offset };
                 let conn = self.threads.ports.db.read().await?;
                 (Some(ConversationStore::of(account, &key(id)).content(conn.get(), page).await?), None)
             }

@@ -43,7 +43,8 @@ pub(super) async fn open(
 /// Connects to a port of a container, whose first process this is on the host.
 pub(super) async fn connect(argument: &str, container: &str, process: i64, port: u16) -> Result<OwnedFd, SandboxError> {
     let connection = joined(argument, container, process, Instruction::Connect { id: 0, port }).await;
-    connection.ok().and_then(|files| files.into_iter().next()).ok_or(SandboxError::NobodyListens(port))
+    let unreachable = |reason| SandboxError::Failed(format!("its network cannot be entered: {reason}"));
+    connection.map_err(unreachable)?.into_iter().next().ok_or(SandboxError::NobodyListens(port))
 }
 
 /// What comes of an instruction in the network of a container, or the reason why nothing does.
@@ -81,7 +82,7 @@ fn join(argument: &str, container: &str, process: i64, instruction: &Instruction
     drop(command);
     let sent = send(&ours, instruction, &[users.as_fd(), network.as_fd()]);
     let opened = sent.and_then(|()| match receive::<Report>(&ours)? {
-        Some((Report::Listening | Report::Connected(_), sockets)) => Ok(sockets),
+        Some((Report::Listening | Report::Connected(_) | Report::NotConnected { .. }, sockets)) => Ok(sockets),
         Some((Report::Failed(reason), _)) => Err(io::Error::other(reason)),
         _ => Err(io::Error::other("it ended before it listened")),
     });

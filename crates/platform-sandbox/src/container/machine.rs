@@ -35,7 +35,7 @@ use tokio::{
     io::{AsyncWrite, AsyncWriteExt, DuplexStream, duplex},
     net::TcpStream,
     runtime::Handle,
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::io::{StreamReader, SyncIoBridge};
@@ -84,6 +84,8 @@ const ENDING: Duration = Duration::from_secs(10);
 const TELLING: Duration = Duration::from_secs(1);
 /// When nothing more comes for so long after a command has ended, it has written all.
 const QUIET: Duration = Duration::from_millis(100);
+/// Processes that join its network at once, each for one connection.
+const MAX_JOINING: usize = 4;
 /// Waits before a container is removed again that could not be.
 const AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(10), Duration::from_mins(2)];
 /// CPU time is given out in such pieces, in microseconds.
@@ -127,8 +129,9 @@ impl Drop for Container {
 /// A machine that is a container.
 pub(super) struct ContainerMachine {
     container: Container,
-    /// Makes this program one that joins its network.
+    /// Makes this program one that joins its network, so many at once.
     argument: String,
+    joining: Semaphore,
     /// What its first process reads.
     tether: Mutex<Option<Pin<Box<dyn AsyncWrite + Send>>>>,
     /// Has it ended without waiting for the engine to say so.
@@ -168,8 +171,9 @@ pub(super) async fn create(
         unpack(&container, archive).await?;
     }
     let (tether, counted) = (Mutex::new(Some(attached.input)), Mutex::default());
-    let argument = backend.argument.clone();
-    let mut machine = ContainerMachine { container, argument, tether, ends, ended, disk_bytes, counted, gate: None };
+    let (argument, joining) = (backend.argument.clone(), Semaphore::new(MAX_JOINING));
+    let mut machine =
+        ContainerMachine { container, argument, joining, tether, ends, ended, disk_bytes, counted, gate: None };
     if let Some(rules) = rules {
         let process = machine.container.first_process().await?;
         let doors = doors::open(&backend.argument, &machine.container.id, process, listen, Gate::NAMES).await?;
@@ -191,8 +195,8 @@ pub(super) fn left(argument: &str, engine: &Docker, id: String) -> ContainerMach
     let ((ends, ending), (has_ended, ended)) = (watch::channel(true), watch::channel(false));
     spawn("sandbox", hear(stream::empty(), ending, engine.clone(), container.id.clone(), has_ended));
     let (tether, counted, disk_bytes) = (Mutex::default(), Mutex::default(), u64::MAX / 2);
-    let argument = argument.to_owned();
-    ContainerMachine { container, argument, tether, ends, ended, disk_bytes, counted, gate: None }
+    let (argument, joining) = (argument.to_owned(), Semaphore::new(MAX_JOINING));
+    ContainerMachine { container, argument, joining, tether, ends, ended, disk_bytes, counted, gate: None }
 }
 
 fn body(image: &str, spec: &MachineSpec, owner: &str, disk_bytes: u64) -> ContainerCreateBody {
@@ -466,6 +470,7 @@ impl Machine for ContainerMachine {
     }
 
     async fn connect(&self, port: u16) -> Result<TcpStream, SandboxError> {
+        let _place = self.joining.acquire().await;
         let process = self.container.first_process().await?;
         let connection = doors::connect(&self.argument, &self.container.id, process, port).await?;
         connected(connection, port).await

@@ -158,7 +158,10 @@ fn join() -> io::Result<()> {
             let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
             send(stdin(), &Report::Listening, &doors)
         }
-        Instruction::Connect { id, port } => send(stdin(), &Report::Connected(id), &[connect(port)?.as_fd()]),
+        Instruction::Connect { id, port } => match connect(port) {
+            Ok(connection) => send(stdin(), &Report::Connected(id), &[connection.as_fd()]),
+            Err(error) => send(stdin(), &Report::NotConnected { id, reason: error.to_string() }, &[]),
+        },
         _ => Err(io::Error::other("there is nothing to do in it")),
     }
 }
