@@ -170,7 +170,7 @@ async fn what_a_run_reserved_whose_process_died_stands_in_nobodys_way_and_what_i
     let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "month", "limit": 1500});
     let limits = app.request(Method::PUT, "/tenant-admin/acme/usage-limits").json(&json!({"rules": [rule]}));
     assert_eq!(app.send(limits).await.status, StatusCode::OK);
-    let accepted = json!({"message": "/wait 3s\n/say hello", "tenantId": "acme", "chatUid": "c"});
+    let accepted = json!({"message": "/wait 10s\n/say hello", "tenantId": "acme", "chatUid": "c"});
     let sent = app.post("/assistants/default/messages?async=true&skipSummarization=true", accepted).await;
     assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
     eventually("the call is under way", async || {

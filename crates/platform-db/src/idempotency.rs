@@ -3,7 +3,7 @@ use std::{borrow::Cow, collections::BTreeMap, pin::pin, time::Duration};
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{BigInt, Bool, Text, Timestamptz},
+    sql_types::{BigInt, Bool, SmallInt, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Result};
@@ -75,8 +75,11 @@ impl Idempotency {
             .optional()?;
         let Some((body_hash, status, body, run_of, is_claimed)) = row else { return Ok(None) };
         let is_same = body_hash == self.body_hash;
+        if status == CLAIMED && !is_claimed {
+            return Ok(None);
+        }
         if status == CLAIMED && is_same {
-            return if is_claimed { Err(in_progress()) } else { Ok(None) };
+            return Err(in_progress());
         }
         match run_of {
             Some(reference) => Ok(Some(Stored::Run { reference, is_same })),
@@ -147,19 +150,16 @@ impl Idempotency {
 
     /// Stores the answer of an effect that did not do so itself, in place of its claim; another that is there already stays.
     pub async fn keep(&self, db: &Db, status: u16, body: &str) -> Result<()> {
-        let claimed = idempotency::table.find(&self.scope).filter(idempotency::status.eq(CLAIMED));
-        let answer = (
-            idempotency::status.eq(i16::try_from(status).unwrap_or(200)),
-            idempotency::body.eq(shortened(body)?.into_owned()),
-            idempotency::created_at.eq(sql::<Timestamptz>("now()")),
+        let sql = format!(
+            "INSERT INTO idempotency (scope, body_hash, status, body, account) VALUES ($1, $2, $3, $4, $5)
+            ON CONFLICT (scope) DO UPDATE SET status = excluded.status, body = excluded.body, created_at = now()
+                WHERE idempotency.status = {CLAIMED}"
         );
-        if diesel::update(claimed).set(answer).execute(&mut *db.conn().await?).await? == 1 {
-            return Ok(());
-        }
-        match self.insert(&mut *db.conn().await?, status, Some(body), None).await {
-            Err(error) if error.code() != code::IDEMPOTENCY_IN_PROGRESS => Err(error),
-            _ => Ok(()),
-        }
+        let keeping = diesel::sql_query(sql).bind::<Text, _>(&self.scope).bind::<Text, _>(&self.body_hash);
+        let keeping = keeping.bind::<SmallInt, _>(i16::try_from(status).unwrap_or(200));
+        let keeping = keeping.bind::<Text, _>(shortened(body)?.into_owned()).bind::<Text, _>(self.account.as_str());
+        keeping.execute(&mut *db.conn().await?).await?;
+        Ok(())
     }
 
     /// Frees a claimed key under which nothing was done.

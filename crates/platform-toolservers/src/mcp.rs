@@ -38,7 +38,7 @@ use crate::{
     definition::{FunctionDefinition, HttpMethod, MAX_MEMORY, ToolDefinition},
     failure::Failure,
     gateway::McpOutcome,
-    mcp_http::McpHttp,
+    mcp_http::{MAX_LIST_BYTES, McpHttp},
     mcp_updates::{McpUpdate, UpdateListener, WithProgress},
     server::{Credentials, Server, UpstreamCredentials},
     tokens::Tokens,
@@ -56,8 +56,6 @@ const BETWEEN_SUBSCRIPTIONS: (Duration, Duration) = (Duration::from_mins(1), Dur
 
 /// What is longer is read and masked beside the threads that serve others, in bytes.
 const SHORT: usize = 16 << 10;
-/// All tools of a server together, in bytes.
-const MAX_LIST_BYTES: usize = 1 << 20;
 /// A larger tool would fill every prompt, in bytes.
 const MAX_TOOL: usize = 65_536;
 

@@ -40,8 +40,8 @@ const MAX_STREAMED: usize = 2 * MAX_BYTES;
 const MAX_VALUES: usize = 32 << 20;
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 64 << 10;
-/// A longer list of tools is none that is taken.
-const MAX_LIST: usize = 1 << 20;
+/// All tools of a server together, in bytes.
+pub(crate) const MAX_LIST_BYTES: usize = 1 << 20;
 /// What is read of an answer that refuses.
 const MAX_REFUSAL: usize = 64 << 10;
 
@@ -217,7 +217,7 @@ fn undiscovered(asked: Option<RequestId>, reason: &str) -> StreamableHttpPostRes
 /// A list of tools in which each has the schema of its arguments; `None` where nothing is missing. Some servers leave out
 /// that of a tool without any, and the SDK takes no list with such a tool.
 fn with_schemas(json: &[u8]) -> Option<Vec<u8>> {
-    if json.len() > MAX_LIST {
+    if json.len() > MAX_LIST_BYTES {
         return None;
     }
     let mut answer: Value = parse(json).ok()?;

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use platform_testing::{Reply, TestApp, TestDb};
+use futures_util::{
+    FutureExt,
+    future::{join_all, select_all},
+};
+use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -63,14 +66,19 @@ async fn any_process_works_on_a_machine_that_another_has() {
 
     // One key is one effect, whichever process is asked.
     let once = async |app: &TestApp, stream: &str| {
-        let command = json!({"sandboxId": sandbox, "command": "echo x >> /tmp/once; sleep 0.3; wc -l < /tmp/once"});
+        let line = "echo x >> /tmp/once; until [ -e /tmp/goes-on ]; do sleep 0.02; done; wc -l < /tmp/once";
+        let command = json!({"sandboxId": sandbox, "command": line});
         let request = app.request(Method::POST, &format!("{path}/sandbox/exec{stream}"));
         app.send(request.header("Idempotency-Key", format!("once{stream}")).json(&command)).await
     };
     for (n, stream) in ["", "?stream=true"].into_iter().enumerate() {
-        let (first, second) = tokio::join!(once(&one, stream), once(&two, stream));
-        let refused: Vec<&Reply> = [&first, &second].into_iter().filter(|of| of.status != StatusCode::OK).collect();
-        assert!(refused.len() == 1 && refused[0].error() == "IDEMPOTENCY_IN_PROGRESS", "{first:?} {second:?}");
+        // The command goes on until the other one has been refused.
+        let both = [once(&one, stream).boxed_local(), once(&two, stream).boxed_local()];
+        let (refused, _, mut goes_on) = select_all(both).await;
+        assert_eq!(refused.error(), "IDEMPOTENCY_IN_PROGRESS", "{}", refused.body);
+        ran(&one, &path, &sandbox, "touch /tmp/goes-on").await;
+        assert_eq!(goes_on.remove(0).await.status, StatusCode::OK);
+        ran(&one, &path, &sandbox, "rm /tmp/goes-on").await;
         assert_eq!(ran(&one, &path, &sandbox, "wc -l < /tmp/once").await["stdout"], format!("{}\n", n + 1));
         let again = eventually("it is kept", async || {
             let again = once(&two, stream).await;
