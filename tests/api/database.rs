@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use platform_testing::{FakeToolServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -132,6 +133,11 @@ async fn who_asks_while_the_database_is_away_hears_so_at_once_and_nothing_acknow
     let ready = async || app.send(app.anonymous(Method::GET, "/readyz")).await.status;
     for line in [Line::Cut, Line::Silent] {
         proxy.line.send_replace(line);
+        // Also those who wait for their turn.
+        let asked = Instant::now();
+        let refused = join_all((0..40).map(|_| app.get("/agents/threads"))).await;
+        assert!(asked.elapsed() < LONGEST, "{:?}", asked.elapsed());
+        assert!(refused.iter().all(|reply| reply.status == StatusCode::SERVICE_UNAVAILABLE), "{:?}", refused[0].body);
         let away = async || (ready().await == StatusCode::SERVICE_UNAVAILABLE).then_some(());
         eventually("the process is not ready", away).await;
         for path in ["/assistants", "/agents", "/tenants", "/projects", "/assistants/default/chats/kept"] {

@@ -15,7 +15,11 @@ use diesel_async::{
 };
 use futures_util::FutureExt;
 use platform_core::{AccountId, Error, FairPermit, FairSemaphore, Result, spawn};
-use tokio::{runtime::Handle, sync::RwLock, task::AbortHandle};
+use tokio::{
+    runtime::Handle,
+    sync::{RwLock, watch},
+    task::AbortHandle,
+};
 use tokio_postgres::config::{Host, SslMode};
 
 /// A connection, as repositories take it.
@@ -79,18 +83,32 @@ pub struct Db {
 
 /// What carries the connections of this process.
 #[derive(Default)]
-struct Drivers(Mutex<Vec<AbortHandle>>);
+struct Drivers {
+    running: Mutex<Vec<AbortHandle>>,
+    /// Nothing comes from the database, on whatever connection.
+    silent: watch::Sender<bool>,
+}
 
 impl Drivers {
     fn add(&self, driver: AbortHandle) {
-        let mut drivers = self.0.lock().expect("lock");
-        drivers.retain(|driver| !driver.is_finished());
-        drivers.push(driver);
+        let mut running = self.running.lock().expect("lock");
+        running.retain(|driver| !driver.is_finished());
+        running.push(driver);
     }
 
     /// Cuts all connections: who waits for an answer on one is told that it is closed.
     fn cut(&self) {
-        self.0.lock().expect("lock").drain(..).for_each(|driver| driver.abort());
+        self.running.lock().expect("lock").drain(..).for_each(|driver| driver.abort());
+    }
+
+    /// Gives up what waits for the database as soon as that is silent.
+    async fn unless_silent<T>(&self, waiting: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut silent = self.silent.subscribe();
+        tokio::select! {
+            biased;
+            outcome = waiting => outcome,
+            _ = silent.wait_for(|is_silent| *is_silent) => Err(Error::unavailable("The database does not answer.")),
+        }
     }
 }
 
@@ -171,7 +189,7 @@ impl Db {
             let (home, url, drivers) = (home.clone(), url.to_owned(), Arc::clone(&carriers));
             async move { Ok(establish(&home, url, drivers).await?.0) }.boxed()
         });
-        spawn("watch the database", watch(config.url.clone(), Arc::downgrade(&drivers)));
+        spawn("watch the database", watch_over(config.url.clone(), Arc::downgrade(&drivers)));
         let pool = Pool::builder(AsyncDieselConnectionManager::new_with_config(&config.url, manager))
             .max_size(config.pool)
             .wait_timeout(Some(WAIT))
@@ -193,13 +211,13 @@ impl Db {
 
     /// A connection of one's own, for writes and transactions.
     pub async fn conn(&self) -> Result<PooledConn> {
-        self.pool.get().await.map_err(Error::unavailable)
+        self.drivers.unless_silent(async { self.pool.get().await.map_err(Error::unavailable) }).await
     }
 
     /// A connection for what may take long: a read through many rows, a transaction that waits for others of its account.
     /// An account has an eighth of the pool for it, so that its worst minute is nobody else's.
     pub async fn fair_conn(&self, account: &AccountId) -> Result<FairConn> {
-        let place = self.long.acquire(account).await;
+        let place = self.drivers.unless_silent(async { Ok(self.long.acquire(account).await) }).await?;
         Ok(FairConn { conn: self.conn().await?, _place: place })
     }
 
@@ -221,7 +239,8 @@ impl Db {
             *slot = Some(conn.clone());
             Ok(conn)
         };
-        tokio::time::timeout(WAIT, opening).await.map_err(Error::unavailable)?
+        let opening = async { tokio::time::timeout(WAIT, opening).await.map_err(Error::unavailable)? };
+        self.drivers.unless_silent(opening).await
     }
 
     /// A connection outside the pool, for work that must not wait for one (heartbeat, LISTEN).
@@ -264,7 +283,7 @@ async fn establish(
 }
 
 /// Asks whether the database is there; when it does not answer at all, nobody waits for it any longer.
-async fn watch(url: String, drivers: Weak<Drivers>) {
+async fn watch_over(url: String, drivers: Weak<Drivers>) {
     let mut conn: Option<AsyncPgConnection> = None;
     loop {
         tokio::time::sleep(WATCH).await;
@@ -278,6 +297,7 @@ async fn watch(url: String, drivers: Weak<Drivers>) {
                 break;
             }
         }
+        drivers.silent.send_replace(answer.is_none());
         match answer {
             Some(Ok(open)) => conn = Some(open),
             // Whoever has a connection is told the same.

@@ -27,7 +27,7 @@ const REACH: Duration = Duration::from_secs(3);
 /// What ends by itself is not waited for longer than that.
 const LONGEST: Duration = Duration::from_hours(1);
 /// A frame of more bytes is handed on in pieces: what was handed on is copied for each reader.
-const PIECE: usize = 16 * 1024;
+const PIECE: usize = 4 * 1024;
 
 type Frames = Pin<Box<dyn Stream<Item = Result<Bytes>>>>;
 
