@@ -1,11 +1,16 @@
-//! What goes with a key, a user or a tenant: the connections they made, what they were granted, and their machines.
+//! What goes with a key, a user or a tenant: the connections they made, what they were granted, and their machines; and what
+//! stays because others use it.
 
 use std::sync::Arc;
 
-use platform_core::{AccountId, ErrorKind, Result};
+use platform_core::{AccountId, Code, Error, ErrorKind, Id, Result};
 use platform_environments::PgEnvironments;
+use platform_http::Request;
 use platform_integrations::PgIntegrations;
 use platform_mcp::{PgMcpGateway, SubjectType};
+use platform_toolservers::{ToolServer, ToolServerService, in_use};
+use serde::Deserialize;
+use utoipa::ToSchema;
 
 /// Whoever keeps something of somebody who leaves.
 pub(crate) struct Leaving {
@@ -46,4 +51,35 @@ pub(crate) async fn with_followers<T>(deleted: Result<T>, followers: impl Future
         followers.await?;
     }
     deleted
+}
+
+/// How a tool server is deleted.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct DeleteQuery {
+    /// Take it out of what uses it, too.
+    pub force: Option<bool>,
+}
+
+/// Deletes a server, unless others use it; of them the caller is told those that it sees.
+pub(crate) async fn delete_unused(
+    tool_servers: &dyn ToolServerService,
+    request: &Request,
+    account: &AccountId,
+    id: &Id<ToolServer>,
+) -> Result<()> {
+    let DeleteQuery { force } = request.query()?;
+    let force = force == Some(true);
+    if force && !request.reach().await?.is_whole() {
+        let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
+        return Err(Error::new(Code::FORBIDDEN, message));
+    }
+    let users = tool_servers.delete(account, id, force, &request.if_match()?).await?;
+    let (all, mut seen) = (users.len(), Vec::new());
+    for (kind, id) in users {
+        if request.sees((&kind, &id)).await? {
+            seen.push((kind, id));
+        }
+    }
+    if all == 0 { Ok(()) } else { Err(in_use(&seen, all - seen.len())) }
 }

@@ -16,7 +16,7 @@ use platform_core::{AccountId, Error, FairMemory, FairPermit, FairSemaphore, Own
 use platform_db::Conn;
 use platform_egress::Egress;
 use platform_files::{HEAD_BYTES, PgFileService, media_type, type_of, type_of_address, type_of_media, type_of_name};
-use platform_guardrails::{Moment, Screen};
+use platform_guardrails::{ScreenContext, Screen};
 use platform_runtime::DocumentReader;
 
 use crate::{
@@ -282,8 +282,8 @@ pub async fn screen_files(
 ) -> Result<()> {
     for file in files {
         let Some(text) = file.content.said() else { continue };
-        let moment = Moment { message_uid: message_uid.to_owned(), now };
-        let screening = screen.arriving(text.to_owned(), moment).await?;
+        let context = ScreenContext { message_uid: message_uid.to_owned(), now };
+        let screening = screen.arriving(text.to_owned(), context).await?;
         request.findings.extend(screening.findings);
         request.blocked |= screening.blocked;
         file.content.say(screening.text);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use platform_core::{Error, Result, TRACES, Timestamp};
-use platform_guardrails::{Finding, Moment, Screen, Screening};
+use platform_guardrails::{Finding, ScreenContext, Screen, Screening};
 use platform_realtime::{Key, Live};
 use platform_runtime::{
     Answer, CallState, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation, Resumed, Role,
@@ -253,8 +253,8 @@ impl<'a> Turn<'a> {
         // What was said before an answer has been judged already.
         let asked = turn.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |last| last + 1);
         for message in turn.into_iter().skip(asked).filter(|message| message.role == Role::User) {
-            let moment = Moment { message_uid: message.uid, now: self.ports.clock.now() };
-            let screening = screen.input(&*self.model, spec, message.content.message, moment).await?;
+            let context = ScreenContext { message_uid: message.uid, now: self.ports.clock.now() };
+            let screening = screen.input(&*self.model, spec, message.content.message, context).await?;
             if self.found(screening).await?.blocked {
                 return Ok(true);
             }

@@ -13,7 +13,7 @@ use diesel_async::{
     AsyncPgConnection, SimpleAsyncConnection,
     pooled_connection::{AsyncDieselConnectionManager, ManagerConfig, RecyclingMethod, deadpool::Pool},
 };
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use platform_core::{AccountId, Error, FairPermit, FairSemaphore, Result, spawn};
 use tokio::{
     runtime::Handle,
@@ -102,7 +102,7 @@ impl Drivers {
     }
 
     /// Gives up what waits for the database as soon as that is silent.
-    async fn unless_silent<T>(&self, waiting: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn unless_silent<T>(&self, waiting: BoxFuture<'_, Result<T>>) -> Result<T> {
         let mut silent = self.silent.subscribe();
         tokio::select! {
             biased;
@@ -211,13 +211,13 @@ impl Db {
 
     /// A connection of one's own, for writes and transactions.
     pub async fn conn(&self) -> Result<PooledConn> {
-        self.drivers.unless_silent(async { self.pool.get().await.map_err(Error::unavailable) }).await
+        self.drivers.unless_silent(async { self.pool.get().await.map_err(Error::unavailable) }.boxed()).await
     }
 
     /// A connection for what may take long: a read through many rows, a transaction that waits for others of its account.
     /// An account has an eighth of the pool for it, so that its worst minute is nobody else's.
     pub async fn fair_conn(&self, account: &AccountId) -> Result<FairConn> {
-        let place = self.drivers.unless_silent(async { Ok(self.long.acquire(account).await) }).await?;
+        let place = self.drivers.unless_silent(async { Ok(self.long.acquire(account).await) }.boxed()).await?;
         Ok(FairConn { conn: self.conn().await?, _place: place })
     }
 
@@ -240,7 +240,7 @@ impl Db {
             Ok(conn)
         };
         let opening = async { tokio::time::timeout(WAIT, opening).await.map_err(Error::unavailable)? };
-        self.drivers.unless_silent(opening).await
+        self.drivers.unless_silent(opening.boxed()).await
     }
 
     /// A connection outside the pool, for work that must not wait for one (heartbeat, LISTEN).

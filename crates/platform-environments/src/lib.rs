@@ -20,7 +20,7 @@
 //! let started = Arc::clone(&environments).start(&caller, &id, StartSandbox::default()).await?;
 //! let (sandbox_id, command) = (started.sandbox_id.into(), "uname -a".to_owned());
 //! let command = NewCommand { sandbox_id, command, ..NewCommand::default() };
-//! let output = whole(environments.exec(&caller, &id, command, Hearing::default()).await?).await?;
+//! let output = whole(environments.exec(&caller, &id, command, OutputMode::default()).await?).await?;
 //! # Ok(()) }
 //! ```
 
@@ -38,7 +38,7 @@ pub use environment::{
     SandboxConfig, SandboxSettings,
 };
 pub use session::{
-    CommandOutput, FileContent, FileListing, Hearing, ListFiles, NewCommand, OutputPiece, ProxiedAnswer, ReadFile,
+    CommandOutput, FileContent, FileListing, OutputMode, ListFiles, NewCommand, OutputPiece, ProxiedAnswer, ReadFile,
     SandboxService, SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox,
     StopSandbox, StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile, whole,
 };

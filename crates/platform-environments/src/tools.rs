@@ -13,7 +13,7 @@ use crate::{
     code,
     environment::PgEnvironments,
     session::{
-        Call, CommandOutput, Hearing, NewCommand, StartSandbox, Starter, Worker, encode,
+        Call, CommandOutput, OutputMode, NewCommand, StartSandbox, Starter, Worker, encode,
         repository::{self, SessionRow},
     },
 };
@@ -178,7 +178,7 @@ impl SandboxTools {
         command.check(&mut checks);
         checks.finish()?;
         let worker = call.scope.worker.as_ref().map(|(kind, id)| Worker { kind: (*kind).to_owned(), id: id.clone() });
-        let what = Call::Exec { command, worker, hearing: Hearing::default() };
+        let what = Call::Exec { command, worker, mode: OutputMode::default() };
         let output: CommandOutput = self.on_machine(call, environment, what).await?;
         let (stdout, cut_out) = cut(&output.stdout);
         let (stderr, cut_err) = cut(&output.stderr);

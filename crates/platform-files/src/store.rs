@@ -30,7 +30,7 @@ const PART: usize = 5 << 20;
 /// A bucket that says nothing for so long is away.
 const SILENCE: Duration = Duration::from_secs(15);
 /// A request that failed is not sent again after this, since somebody waits.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes as they come.
 pub type ByteStream = BoxStream<'static, io::Result<Bytes>>;
@@ -187,7 +187,7 @@ fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, Str
     let plain = endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
     // Who downloads may take longer over it than any time for a whole request.
     let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE).with_allow_http(plain);
-    let retry = RetryConfig { max_retries: 5, retry_timeout: PATIENCE, ..RetryConfig::default() };
+    let retry = RetryConfig { max_retries: 5, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::new().with_bucket_name(name).with_client_options(client).with_retry(retry);
     if let (Some(key_id), Some(secret)) = (key_id, secret) {
         builder = builder.with_access_key_id(key_id).with_secret_access_key(secret.expose_secret());

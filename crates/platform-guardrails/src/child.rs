@@ -11,7 +11,7 @@ use crate::{
     code,
     matcher::ALL_BYTES,
     model::{Guardrails, Rule},
-    screen::{Compiled, Moment, PATH, Screening, compile},
+    screen::{Compiled, ScreenContext, PATH, Screening, compile},
 };
 
 pub(crate) const CHECK: &str = "guardrails";
@@ -32,7 +32,7 @@ pub(crate) struct Given {
     pub rules: Vec<Rule>,
     pub stage: String,
     pub text: String,
-    pub moment: Moment,
+    pub context: ScreenContext,
 }
 
 /// The rules that cannot be used, as issues (contract 00 §7).
@@ -51,7 +51,7 @@ fn screen(input: &[u8]) -> Vec<u8> {
     thread_local! {
         static KNOWN: RefCell<Vec<(Vec<Rule>, Vec<Compiled>)>> = const { RefCell::new(Vec::new()) };
     }
-    json_work(input, |Given { rules, stage, text, moment }: Given| {
+    json_work(input, |Given { rules, stage, text, context }: Given| {
         KNOWN.with_borrow_mut(|known| {
             let at = known.iter().position(|(same, _)| *same == rules).unwrap_or_else(|| {
                 known.truncate(MAX_KNOWN - 1);
@@ -60,7 +60,7 @@ fn screen(input: &[u8]) -> Vec<u8> {
                 0
             });
             let mut screening = Screening { text, ..Screening::default() };
-            screening.apply(&known[at].1, &stage, &moment);
+            screening.apply(&known[at].1, &stage, &context);
             screening
         })
     })

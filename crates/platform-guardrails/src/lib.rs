@@ -19,10 +19,10 @@
 //! # use platform_core::{AccountId, Result};
 //! # use platform_guardrails::*;
 //! # use platform_runtime::ChildPool;
-//! # async fn example(rules: Guardrails, children: Arc<ChildPool>, account: AccountId, moment: Moment) -> Result<()> {
+//! # async fn example(rules: Guardrails, children: Arc<ChildPool>, account: AccountId, context: ScreenContext) -> Result<()> {
 //! rules.check_written(&children, &account).await?;
 //! let Some(screen) = rules.ready(&children, &account) else { return Ok(()) };
-//! let screening = Arc::new(screen).arriving("My card is 4111 1111 1111 1111.".to_owned(), moment).await?;
+//! let screening = Arc::new(screen).arriving("My card is 4111 1111 1111 1111.".to_owned(), context).await?;
 //! println!("{} (blocked: {})", screening.text, screening.blocked);
 //! # Ok(()) }
 //! ```
@@ -38,4 +38,4 @@ mod screen;
 pub use child::GUARDRAIL_WORKS;
 pub use injection::{INJECTION_WEIGHTS, injection_score};
 pub use model::{Finding, Guardrails, Rule};
-pub use screen::{Moment, Screen, Screening};
+pub use screen::{ScreenContext, Screen, Screening};

@@ -50,7 +50,7 @@ enum Action {
 
 /// The message that is screened, and when.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Moment {
+pub struct ScreenContext {
     /// Its id.
     pub message_uid: String,
     /// Now.
@@ -190,23 +190,23 @@ pub(crate) fn compile(rules: &[Rule], path: &str, mut left: Option<&mut usize>, 
 
 impl Screen {
     /// A user message before it is stored: all input rules that need no model.
-    pub async fn arriving(&self, text: String, moment: Moment) -> Result<Screening> {
-        self.run("input", Which::Local, None, text, moment).await
+    pub async fn arriving(&self, text: String, context: ScreenContext) -> Result<Screening> {
+        self.run("input", Which::Local, None, text, context).await
     }
 
     /// A stored user message before the model is asked: the judges.
-    pub async fn input(&self, model: &dyn Model, own: &ModelSpec, text: String, moment: Moment) -> Result<Screening> {
-        self.run("input", Which::Judges, Some((model, own)), text, moment).await
+    pub async fn input(&self, model: &dyn Model, own: &ModelSpec, text: String, context: ScreenContext) -> Result<Screening> {
+        self.run("input", Which::Judges, Some((model, own)), text, context).await
     }
 
     /// The result of a tool before the model sees it: all input rules.
-    pub async fn result(&self, model: &dyn Model, own: &ModelSpec, text: String, moment: Moment) -> Result<Screening> {
-        self.run("input", Which::All, Some((model, own)), text, moment).await
+    pub async fn result(&self, model: &dyn Model, own: &ModelSpec, text: String, context: ScreenContext) -> Result<Screening> {
+        self.run("input", Which::All, Some((model, own)), text, context).await
     }
 
     /// A whole answer before anybody sees it: all output rules.
-    pub async fn output(&self, model: &dyn Model, own: &ModelSpec, text: String, moment: Moment) -> Result<Screening> {
-        self.run("output", Which::All, Some((model, own)), text, moment).await
+    pub async fn output(&self, model: &dyn Model, own: &ModelSpec, text: String, context: ScreenContext) -> Result<Screening> {
+        self.run("output", Which::All, Some((model, own)), text, context).await
     }
 
     async fn run(
@@ -215,14 +215,14 @@ impl Screen {
         which: Which,
         asked: Asked<'_>,
         text: String,
-        moment: Moment,
+        context: ScreenContext,
     ) -> Result<Screening> {
         let mut screening = Screening { text, ..Screening::default() };
         let mut rules = if stage == "input" { &self.input[..] } else { &self.output[..] };
         while let Some(first) = rules.first().filter(|_| !screening.blocked) {
             if let Matcher::Judge(judge) = &first.matcher {
                 if let Some((model, own)) = asked {
-                    screening.ask(first, judge, stage, model, own, &moment).await;
+                    screening.ask(first, judge, stage, model, own, &context).await;
                 }
                 rules = &rules[1..];
                 continue;
@@ -230,7 +230,7 @@ impl Screen {
             let is_judge = |rule: &Compiled| matches!(rule.matcher, Matcher::Judge(_));
             let (local, rest) = rules.split_at(rules.iter().position(is_judge).unwrap_or(rules.len()));
             if which != Which::Judges {
-                self.apply(local, stage, &mut screening, &moment).await?;
+                self.apply(local, stage, &mut screening, &context).await?;
             }
             rules = rest;
         }
@@ -238,17 +238,17 @@ impl Screen {
     }
 
     /// Applies rules that need no model: here those of the platform on a short text, all others in a child process.
-    async fn apply(&self, rules: &[Compiled], stage: &str, screened: &mut Screening, moment: &Moment) -> Result<()> {
+    async fn apply(&self, rules: &[Compiled], stage: &str, screened: &mut Screening, context: &ScreenContext) -> Result<()> {
         let written = rules.iter().find(|rule| matches!(rule.matcher, Matcher::Written));
         if written.is_none() && screened.text.len() <= LONG_TEXT {
-            screened.apply(rules, stage, moment);
+            screened.apply(rules, stage, context);
             return Ok(());
         }
         let given = child::Given {
             rules: rules.iter().map(|rule| rule.rule.clone()).collect(),
             stage: stage.to_owned(),
             text: std::mem::take(&mut screened.text),
-            moment: moment.clone(),
+            context: context.clone(),
         };
         match self.children.ask::<Screening>(&self.account, child::SCREEN, &given).await {
             Ok(told) => {
@@ -263,7 +263,7 @@ impl Screen {
                 let redacts = rules.iter().find(|rule| rule.action == Action::Redact);
                 screened.text = redacts.map_or(given.text, |rule| mark(&rule.rule.name));
                 let message = "The rules take too long over this text.".to_owned();
-                screened.find(written.unwrap_or(&rules[0]), stage, false, None, message, moment);
+                screened.find(written.unwrap_or(&rules[0]), stage, false, None, message, context);
                 screened.blocked = true;
                 Ok(())
             }
@@ -274,7 +274,7 @@ impl Screen {
 
 impl Screening {
     /// Applies rules that need no model, until one blocks.
-    pub(crate) fn apply(&mut self, rules: &[Compiled], stage: &str, moment: &Moment) {
+    pub(crate) fn apply(&mut self, rules: &[Compiled], stage: &str, context: &ScreenContext) {
         for rule in rules {
             if self.blocked {
                 return;
@@ -303,7 +303,7 @@ impl Screening {
                     (message, None)
                 }
             };
-            self.find(rule, stage, false, score, message, moment);
+            self.find(rule, stage, false, score, message, context);
         }
     }
 
@@ -314,7 +314,7 @@ impl Screening {
         passed: bool,
         score: Option<f64>,
         message: String,
-        moment: &Moment,
+        context: &ScreenContext,
     ) {
         let action = match rule.action {
             Action::Block => "block",
@@ -329,8 +329,8 @@ impl Screening {
             passed,
             score,
             message,
-            message_uid: moment.message_uid.clone(),
-            timestamp_ms: moment.now,
+            message_uid: context.message_uid.clone(),
+            timestamp_ms: context.now,
         });
         self.blocked = !passed && rule.action == Action::Block;
     }
@@ -343,7 +343,7 @@ impl Screening {
         stage: &'static str,
         model: &dyn Model,
         own: &ModelSpec,
-        moment: &Moment,
+        context: &ScreenContext,
     ) {
         let chosen = match (&judge.provider, &judge.model) {
             (None, None) => Ok(model.catalog().helper(Operation::Guardrail, own)),
@@ -375,7 +375,7 @@ impl Screening {
                 (judge.fail_open, None, format!("The judge gave no verdict: {reason}."))
             }
         };
-        self.find(rule, stage, passed, score, message, moment);
+        self.find(rule, stage, passed, score, message, context);
     }
 }
 

@@ -51,7 +51,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The keys of an account are counted after so many new ones.
 const KEYS_BETWEEN_COUNTS: usize = 1000;
 /// So long a body waits for its place.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// How often who may ask.
 #[derive(Debug, Clone, Copy)]
@@ -151,7 +151,7 @@ impl Places {
             };
             Place { _of_account: self.of_accounts.acquire(&whose.account).await, _of_end_user: of_end_user }
         };
-        timeout(PATIENCE, taking).await.map_err(|_| too_many_bodies())
+        timeout(MAX_WAIT, taking).await.map_err(|_| too_many_bodies())
     }
 
     /// One, if there is one at once.
@@ -310,7 +310,7 @@ impl Gate {
 
     /// Room for a body that takes so many bytes of memory while it is answered.
     pub(crate) async fn memory(&self, whose: &Whose, bytes: usize) -> Result<Option<FairPermit<String>>> {
-        timeout(PATIENCE, self.memory.hold(&whose.account, bytes)).await.map_err(|_| too_many_bodies())
+        timeout(MAX_WAIT, self.memory.hold(&whose.account, bytes)).await.map_err(|_| too_many_bodies())
     }
 
     /// A place for files that are still coming.

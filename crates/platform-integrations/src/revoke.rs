@@ -22,7 +22,7 @@ pub(crate) const KIND: &str = "revoke-connection";
 /// So long it is tried.
 const TRIED_MS: i64 = 24 * 3_600_000;
 /// Between two attempts.
-const AGAIN: Duration = Duration::from_mins(10);
+const RETRY_DELAY: Duration = Duration::from_mins(10);
 
 /// What is to be revoked.
 pub(crate) struct Revocation {
@@ -109,7 +109,7 @@ impl Work for Revocations {
             }
             end_in(conn, run).await?;
             if !is_done && !is_over {
-                enqueue_in(conn, &account, KIND, &run.subject, run.payload.clone(), When::After(AGAIN)).await?;
+                enqueue_in(conn, &account, KIND, &run.subject, run.payload.clone(), When::After(RETRY_DELAY)).await?;
             }
             Ok(())
         })

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// After a failure it is tried again.
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Servers of apps are looked at again after this.
 const RENEWAL: Duration = Duration::from_hours(1);
 
@@ -71,11 +71,11 @@ pub struct Connecting {
 
 /// Where a user who has decided goes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decided {
+pub enum LoginOutcome {
     /// To this address.
-    Back(Url),
+    Redirect(Url),
     /// Nowhere: this is said.
-    Said {
+    Message {
         /// HTTP status.
         status: u16,
         /// A sentence for the user.
@@ -122,7 +122,7 @@ pub trait IntegrationService: Send + Sync {
     /// How the account stands with an app.
     async fn status(&self, account: &AccountId, app: &str) -> Result<ConnectionStatus>;
     /// A user has decided.
-    async fn decided(&self, callback: Callback) -> Result<Decided>;
+    async fn finish_login(&self, callback: Callback) -> Result<LoginOutcome>;
     /// Takes a connection away, here and at the app. `CONNECTION_NOT_FOUND`.
     async fn disconnect(&self, account: &AccountId, connection: &Id<Connection>) -> Result<()>;
 
@@ -208,7 +208,7 @@ impl PgIntegrations {
                 }
                 Err(error) => {
                     warn!(%error, "Tool servers could not be given the tools of newer connectors; trying again shortly.");
-                    AGAIN
+                    RETRY_DELAY
                 }
             };
             sleep(wait).await;
@@ -354,8 +354,8 @@ impl IntegrationService for PgIntegrations {
         Ok(ConnectionStatus { connected: rows.iter().any(ConnectionRow::is_active), connections })
     }
 
-    async fn decided(&self, callback: Callback) -> Result<Decided> {
-        let said = |status, message: &str| Ok(Decided::Said { status, message: message.to_owned() });
+    async fn finish_login(&self, callback: Callback) -> Result<LoginOutcome> {
+        let said = |status, message: &str| Ok(LoginOutcome::Message { status, message: message.to_owned() });
         let attempt =
             repository::take_attempt(&mut *self.connections.db.conn().await?, &sha256_hex(&callback.state)).await?;
         let now = self.connections.clock.now();
@@ -395,7 +395,7 @@ impl IntegrationService for PgIntegrations {
             let status =
                 if matches!(outcome, Attempted::Refused(_)) && status == ACTIVE { "error".to_owned() } else { status };
             url.query_pairs_mut().append_pair("connectionId", &attempt.connection_id).append_pair("status", &status);
-            return Ok(Decided::Back(url));
+            return Ok(LoginOutcome::Redirect(url));
         }
         match outcome {
             Attempted::Connected => said(200, &format!("{} is connected. You can close this window.", row.label)),

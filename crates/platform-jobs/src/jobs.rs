@@ -34,7 +34,7 @@ const WAITING: &str = "run-waiting";
 /// How often the table is looked at when nobody says that there is something in it.
 const POLL: Duration = Duration::from_millis(500);
 /// Runs that are enqueued within this are told of together.
-const TOGETHER: Duration = Duration::from_millis(5);
+const BATCH_WINDOW: Duration = Duration::from_millis(5);
 /// Runs of an account that may wait.
 const MAX_WAITING: i64 = 10_000;
 /// How many wait is counted again after this, of so many accounts.
@@ -443,7 +443,7 @@ impl Jobs {
                 () = self.closing.cancelled() => return,
             }
             let _ = self.bus.tell(WAITING, "").await;
-            tokio::time::sleep(TOGETHER).await;
+            tokio::time::sleep(BATCH_WINDOW).await;
         }
     }
 

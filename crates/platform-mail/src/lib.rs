@@ -33,7 +33,7 @@ use tracing::warn;
 
 const KIND: &str = "mail";
 /// Pauses before a message is tried again; after the last it is given up.
-const AGAIN: [Duration; 6] = [
+const RETRY_DELAYS: [Duration; 6] = [
     Duration::from_secs(10),
     Duration::from_mins(1),
     Duration::from_mins(10),
@@ -133,7 +133,7 @@ impl Work for Mailer {
         let again = match self.send(&letter).await {
             Ok(()) => None,
             Err(reason) => {
-                let again = AGAIN.get(letter.tries).copied();
+                let again = RETRY_DELAYS.get(letter.tries).copied();
                 warn!(reason, tries = letter.tries + 1, given_up = again.is_none(), "Mail could not be sent.");
                 again
             }

@@ -20,9 +20,9 @@ const MAX_KEPT: usize = 64 << 10;
 const AT_ONCE: usize = 500;
 /// After so many tries it is looked which row is at fault.
 const SEVERAL: u32 = 5;
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Who reads waits so long for what is being written, and a call whose caller is gone for being noted.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MAX_PAYLOAD: usize = 65_536;
 /// Ends of names whose values are not kept.
@@ -82,7 +82,7 @@ impl Audit {
                 let mut tries = 0;
                 while let Err(error) = write(&db, &rows).await {
                     warn!(%error, "Calls of the MCP gateway could not be noted; trying again shortly.");
-                    sleep(AGAIN).await;
+                    sleep(RETRY_DELAY).await;
                     tries += 1;
                     if tries % SEVERAL == 0 {
                         rows = write_one_by_one(&db, rows).await;
@@ -115,7 +115,7 @@ impl Audit {
 
     /// The same for a caller that is gone; not at any price.
     pub async fn note_in_time(&self, row: CallRow, payloads: Option<[Value; 2]>, own: Option<Secret>) {
-        let _ = timeout(PATIENCE, self.note(row, payloads, own)).await;
+        let _ = timeout(MAX_WAIT, self.note(row, payloads, own)).await;
     }
 
     async fn kept_aside(&self, account: &str, payloads: [Value; 2], own: Option<Secret>) -> [String; 2] {
@@ -131,7 +131,7 @@ impl Audit {
                 let _ = written.await;
             }
         };
-        let _ = timeout(PATIENCE, waiting).await;
+        let _ = timeout(MAX_WAIT, waiting).await;
     }
 }
 

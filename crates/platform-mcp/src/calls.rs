@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant, time::sleep};
 
 use crate::{
-    endpoint::Asking,
+    endpoint::McpContext,
     model::{CallOutcome, TargetType},
     protocol::{MISSING_CAPABILITY, Message, error_result, error_text, text_result},
     repository::CallRow,
@@ -64,7 +64,7 @@ pub(crate) enum Called {
 /// A call that is about to be made.
 pub(crate) struct Calling {
     gateway: Arc<PgMcpGateway>,
-    asking: Asking,
+    context: McpContext,
     profile: String,
     keeps_payloads: bool,
     name: String,
@@ -82,7 +82,7 @@ impl Drop for Calling {
         if !self.is_noted.get() {
             let row = self.row(CallOutcome::UpstreamError, Some("CANCELLED".to_owned()));
             let payloads = self.keeps_payloads.then(|| [std::mem::take(&mut self.arguments).into(), Value::Null]);
-            let (gateway, own) = (Arc::clone(&self.gateway), self.asking.upstream.clone());
+            let (gateway, own) = (Arc::clone(&self.gateway), self.context.upstream.clone());
             spawn("note call", async move { gateway.audit.note_in_time(row, payloads, own).await });
         }
     }
@@ -102,10 +102,10 @@ struct Before {
 }
 
 impl Calling {
-    pub fn new(gateway: &Arc<PgMcpGateway>, asking: Asking, view: &View, name: &str, arguments: Object) -> Self {
+    pub fn new(gateway: &Arc<PgMcpGateway>, context: McpContext, view: &View, name: &str, arguments: Object) -> Self {
         Self {
             gateway: Arc::clone(gateway),
-            asking,
+            context,
             profile: view.profile_id.clone(),
             keeps_payloads: view.audits_payloads,
             name: name.to_owned(),
@@ -118,7 +118,7 @@ impl Calling {
     }
 
     pub fn reads_streams(&self) -> bool {
-        self.asking.reads_streams
+        self.context.reads_streams
     }
 
     /// Notes a search among the tools; what it found.
@@ -139,7 +139,19 @@ impl Calling {
     }
 
     /// Makes the call, and notes it.
-    pub async fn run(mut self, tool: Tool, message: &Message, updates: Option<mpsc::Sender<McpUpdate>>) -> Called {
+    pub async fn run(self, tool: Tool, message: &Message, updates: Option<mpsc::Sender<McpUpdate>>) -> Called {
+        let has_output_schema = tool.has_output_schema;
+        match self.made(tool, message, updates).await {
+            // Clients hold what is structured against the schema; the text says the same.
+            Called::Failed(mut result) if has_output_schema => {
+                result.as_object_mut().and_then(|fields| fields.remove("structuredContent"));
+                Called::Failed(result)
+            }
+            called => called,
+        }
+    }
+
+    async fn made(mut self, tool: Tool, message: &Message, updates: Option<mpsc::Sender<McpUpdate>>) -> Called {
         self.server = match &tool.target {
             Target::Server(server, _) | Target::LogIn(server) => Some(server.clone()),
             Target::Platform(..) => None,
@@ -162,7 +174,7 @@ impl Calling {
         let (called, outcome, code) = match &tool.target {
             Target::Platform(kind, id) => self.platform(*kind, id).await,
             Target::LogIn(server) | Target::Server(server, _) => {
-                match self.gateway.tool_servers.offered(&self.asking.viewer.caller.account, server).await {
+                match self.gateway.tool_servers.offered(&self.context.viewer.caller.account, server).await {
                     Ok(Some(server)) => match &tool.target {
                         Target::Server(_, name) => self.server(&server, name, message, before, updates).await,
                         _ => self.log_in(&server, message).await,
@@ -205,17 +217,17 @@ impl Calling {
                 Err(error) => return error_text(error.code().as_str(), error.message()),
             }
         };
-        self.gateway.audit.note(row, payloads, self.asking.upstream.clone()).await;
+        self.gateway.audit.note(row, payloads, self.context.upstream.clone()).await;
         result
     }
 
     /// The row of a call, without its payloads and their lengths.
     fn row(&self, outcome: CallOutcome, code: Option<String>) -> CallRow {
         CallRow {
-            account_id: self.asking.viewer.caller.account.as_str().to_owned(),
+            account_id: self.context.viewer.caller.account.as_str().to_owned(),
             id: Id::<CallRow>::generate().into(),
             timestamp_ms: self.began.0,
-            subject: self.asking.viewer.name.clone(),
+            subject: self.context.viewer.name.clone(),
             profile_id: self.profile.clone(),
             tool_server_id: self.server.clone(),
             tool_name: self.name.chars().take(MAX_NAME).collect::<String>().replace('\0', " "),
@@ -231,9 +243,9 @@ impl Calling {
 
     /// Why a tenant's call is not made: its quota is spent.
     async fn spent(&self) -> Option<Value> {
-        let session = self.asking.viewer.caller.session()?;
+        let session = self.context.viewer.caller.session()?;
         let payer = Payer {
-            account: self.asking.viewer.caller.account.clone(),
+            account: self.context.viewer.caller.account.clone(),
             tenant_id: Some(session.tenant_id.clone()),
             subtenant_id: session.subtenant_id.clone(),
             project_id: None,
@@ -248,8 +260,8 @@ impl Calling {
 
     /// What stands for this call and no other.
     fn digest(&self) -> String {
-        let account = self.asking.viewer.caller.account.as_str();
-        sha256_hex(json!([account, self.asking.viewer.name, self.profile, self.name, self.arguments]).to_string())
+        let account = self.context.viewer.caller.account.as_str();
+        sha256_hex(json!([account, self.context.viewer.name, self.profile, self.name, self.arguments]).to_string())
     }
 
     /// What an upstream asks for in the middle of a call that was approved comes back as approved.
@@ -266,7 +278,7 @@ impl Calling {
 
     /// Notes what somebody answered to a question, once whatever process is told; whether it was the first answer.
     async fn decide(&self, question: &str, is_approved: bool) -> Result<bool> {
-        let account = self.asking.viewer.caller.account.clone();
+        let account = self.context.viewer.caller.account.clone();
         let once = Idempotency { account, scope: format!("mcp-approval/{question}"), body_hash: String::new() };
         match once.store(&mut *self.gateway.db.conn().await?, 200, &json!({"approved": is_approved})).await {
             Err(error) if error.code() == IDEMPOTENCY_IN_PROGRESS => Ok(false),
@@ -277,7 +289,7 @@ impl Calling {
     /// Whether the caller may decide that the tool is called.
     async fn decides(&self) -> Result<bool> {
         match &self.server {
-            Some(server) => self.asking.viewer.may_approve(server).await,
+            Some(server) => self.context.viewer.may_approve(server).await,
             None => Ok(true),
         }
     }
@@ -378,7 +390,7 @@ impl Calling {
             Err(error) => return failed_by(&error),
         };
         let call = McpCall {
-            id: self.asking.call_id.clone().unwrap_or_else(ToolCall::new_id),
+            id: self.context.call_id.clone().unwrap_or_else(ToolCall::new_id),
             arguments: self.arguments.clone(),
             with,
             capabilities: if message.is_modern { message.capabilities.clone() } else { json!({}) },
@@ -413,7 +425,7 @@ impl Calling {
     async fn rights(&self, server: &OfferedServer) -> Result<Rights> {
         match server.auth_mode() {
             McpAuthMode::Shared => Ok(Rights::Given(UpstreamCredentials::Own)),
-            McpAuthMode::Passthrough => match &self.asking.upstream {
+            McpAuthMode::Passthrough => match &self.context.upstream {
                 Some(header) => Ok(Rights::Given(UpstreamCredentials::Header(header.clone()))),
                 None => {
                     let message = "Send what lets in to this server as X-Upstream-Authorization.";
@@ -421,7 +433,7 @@ impl Calling {
                 }
             },
             McpAuthMode::PerUser => {
-                let caller = &self.asking.viewer.caller;
+                let caller = &self.context.viewer.caller;
                 let owner = caller.session().map(|session| platform_core::Owner {
                     tenant_id: Some(session.tenant_id.clone()),
                     subtenant_id: session.subtenant_id.clone(),
@@ -431,7 +443,7 @@ impl Calling {
                     server: server.id(),
                     name: server.name(),
                     url: server.url(),
-                    subject: Some(&self.asking.viewer.name),
+                    subject: Some(&self.context.viewer.name),
                 };
                 let integrations = &self.gateway.integrations;
                 if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
@@ -457,7 +469,7 @@ impl Calling {
 
     /// Under what the address is kept where this caller logs in to a server.
     fn log_in_key(&self, server: &str) -> (AccountId, String, String) {
-        (self.asking.viewer.caller.account.clone(), server.to_owned(), self.asking.viewer.name.clone())
+        (self.context.viewer.caller.account.clone(), server.to_owned(), self.context.viewer.name.clone())
     }
 
     /// Logs in to a server whose tools are not known yet.
@@ -507,7 +519,7 @@ impl Calling {
     }
 
     async fn ask(&self, assistant: &str, said: String, chat_uid: Option<String>) -> Result<Value> {
-        let caller = &self.asking.viewer.caller;
+        let caller = &self.context.viewer.caller;
         let session = caller.session();
         let new = NewMessage {
             message: Some(said),
@@ -526,7 +538,7 @@ impl Calling {
     }
 
     async fn work(&self, agent: &str, said: String) -> Result<Value> {
-        let caller = &self.asking.viewer.caller;
+        let caller = &self.context.viewer.caller;
         let session = caller.session();
         let new = NewThread {
             message: Some(said),

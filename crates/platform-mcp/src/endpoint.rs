@@ -36,12 +36,12 @@ const PAGE_BYTES: usize = 1 << 20;
 /// A list waits so long for servers whose tools are read for it.
 const MAX_READING: Duration = Duration::from_secs(5);
 /// Changes that come together are told together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// That a server which does not answer is shown no longer is nobody's change.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Who asks, for what profile, and what came with it.
-pub struct Asking {
+pub struct McpContext {
     /// Who.
     pub viewer: Viewer,
     /// Slug of the profile; `None` = the caller's.
@@ -121,13 +121,13 @@ impl PgMcpGateway {
     /// `PROFILE_NOT_FOUND`, and what is ours.
     pub async fn answer(
         self: &Arc<Self>,
-        asking: Asking,
+        context: McpContext,
         body: &Bytes,
         count: impl AsyncFn() -> Result<()>,
     ) -> Result<McpReply> {
         // Who may not see the profile learns nothing more.
-        let mut view = self.whole_view(&asking.viewer, asking.profile.as_deref()).await?;
-        let (bytes, headers) = (body.clone(), asking.headers.clone());
+        let mut view = self.whole_view(&context.viewer, context.profile.as_deref()).await?;
+        let (bytes, headers) = (body.clone(), context.headers.clone());
         let message = match run_sized(body.len(), move || Ok(Message::read(&bytes, &headers))).await? {
             Ok(Incoming::Request(message)) => message,
             Ok(Incoming::Notification) => return Ok(McpReply::Nothing(202)),
@@ -139,19 +139,19 @@ impl PgMcpGateway {
             ("ping" | "logging/setLevel", false) => answer(json!({})),
             ("server/discover", true) => answer(discovered(instructions(&view))),
             ("tools/list", _) => {
-                if let Some(header) = &asking.upstream {
-                    self.read_with_header(&asking.viewer.caller.account, &view, header).await?;
-                    view = self.whole_view(&asking.viewer, asking.profile.as_deref()).await?;
+                if let Some(header) = &context.upstream {
+                    self.read_with_header(&context.viewer.caller.account, &view, header).await?;
+                    view = self.whole_view(&context.viewer, context.profile.as_deref()).await?;
                 }
-                list(&self.usable(&asking.viewer, view).await?, &message)
+                list(&self.usable(&context.viewer, view).await?, &message)
             }
-            ("tools/call", _) => self.call(asking, view, message, count).await,
+            ("tools/call", _) => self.call(context, view, message, count).await,
             ("subscriptions/listen", true) => {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
                 let wants = wants == Some(&Value::Bool(true));
                 let first = Change { id: None, message: Some(acknowledged(&message.id, wants)) };
                 let last = Some(unsubscribed(&message));
-                let watching = if wants { Some(Box::new(self.watch(asking, Some(message.id)).await?)) } else { None };
+                let watching = if wants { Some(Box::new(self.watch(context, Some(message.id)).await?)) } else { None };
                 Ok(McpReply::Changes(Changes { first: Some(first), watching, last }))
             }
             _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
@@ -162,13 +162,13 @@ impl PgMcpGateway {
     ///
     /// # Errors
     /// `PROFILE_NOT_FOUND`, and what is ours.
-    pub async fn listen(self: &Arc<Self>, asking: Asking) -> Result<McpReply> {
-        if let Err(failure) = protocol::check_version(&Value::Null, asking.headers.version.as_deref()) {
+    pub async fn listen(self: &Arc<Self>, context: McpContext) -> Result<McpReply> {
+        if let Err(failure) = protocol::check_version(&Value::Null, context.headers.version.as_deref()) {
             return Ok(failure.into());
         }
-        let is_primed = asking.headers.version.as_deref() == Some(NEWEST_LEGACY);
-        let last_event = asking.last_event.clone();
-        let watching = self.watch(asking, None).await?;
+        let is_primed = context.headers.version.as_deref() == Some(NEWEST_LEGACY);
+        let last_event = context.last_event.clone();
+        let watching = self.watch(context, None).await?;
         let now = &watching.digest;
         // Who was away hears of what changed meanwhile; others learn what to come back with, where their revision has it.
         let first = match last_event {
@@ -205,17 +205,17 @@ impl PgMcpGateway {
     }
 
     /// Whoever watches the tools of a caller; `subscription`: under which the newer family tells of them.
-    async fn watch(self: &Arc<Self>, asking: Asking, subscription: Option<Value>) -> Result<Watching> {
+    async fn watch(self: &Arc<Self>, context: McpContext, subscription: Option<Value>) -> Result<Watching> {
         // Who hears first and looks then misses nothing.
         let notices = self.bus.subscribe();
-        let view = self.view(&asking.viewer, asking.profile.as_deref()).await?;
+        let view = self.view(&context.viewer, context.profile.as_deref()).await?;
         let watched = Watched::of(&view);
-        Ok(Watching { notices, gateway: Arc::clone(self), asking, digest: view.digest(), watched, subscription })
+        Ok(Watching { notices, gateway: Arc::clone(self), context, digest: view.digest(), watched, subscription })
     }
 
     async fn call(
         self: &Arc<Self>,
-        asking: Asking,
+        context: McpContext,
         mut view: View,
         mut message: Message,
         count: impl AsyncFn() -> Result<()>,
@@ -231,13 +231,13 @@ impl PgMcpGateway {
         let mut is_hidden = false;
         let searches = view.mode == ExposeMode::Search;
         if searches {
-            view = self.usable(&asking.viewer, view).await?;
+            view = self.usable(&context.viewer, view).await?;
         }
         let view = Arc::new(view);
         if searches {
             match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
-                    let calling = Calling::new(self, asking, &view, &name, arguments);
+                    let calling = Calling::new(self, context, &view, &name, arguments);
                     return Ok(McpReply::Message(message.answer(calling.found(result).await)));
                 }
                 search::Found::Call(tool, given) => (name, arguments) = (tool, given),
@@ -247,14 +247,14 @@ impl PgMcpGateway {
         }
         // Whoever calls through `call_tool` repeats none of its arguments in headers.
         if let Some(tool) = view.tool(&name).filter(|_| !searches)
-            && let Err(failure) = message.check_arguments(&tool.repeated, &arguments, &asking.headers)
+            && let Err(failure) = message.check_arguments(&tool.repeated, &arguments, &context.headers)
         {
             return Ok(failure.into());
         }
         if let Some(Target::Platform(target, id)) = view.tool(&name).filter(|_| !searches).map(|tool| &tool.target) {
-            is_hidden = !self.is_usable(&asking.viewer, *target, id).await?;
+            is_hidden = !self.is_usable(&context.viewer, *target, id).await?;
         }
-        let calling = Calling::new(self, asking, &view, &name, arguments);
+        let calling = Calling::new(self, context, &view, &name, arguments);
         let Some(tool) = view.tool(&name).filter(|_| !is_hidden) else {
             calling.denied("UNKNOWN_TOOL").await;
             let shown: String = name.chars().take(128).collect();
@@ -370,7 +370,7 @@ impl Watched {
 struct Watching {
     notices: tokio::sync::broadcast::Receiver<Notice>,
     gateway: Arc<PgMcpGateway>,
-    asking: Asking,
+    context: McpContext,
     watched: Watched,
     digest: String,
     subscription: Option<Value>,
@@ -393,7 +393,7 @@ impl Watching {
 
     /// Whether what changed may be what the caller is shown.
     fn concerns(&self, topic: &str, id: &str) -> bool {
-        let account = self.asking.viewer.caller.account.as_str();
+        let account = self.context.viewer.caller.account.as_str();
         match topic {
             TOPIC => id == account,
             SWITCHES => id.is_empty() || id.starts_with(account),
@@ -415,12 +415,12 @@ impl Watching {
                     Ok(Err(RecvError::Closed)) => return None,
                     _ => {}
                 },
-                Some(viewer) = viewers.next() => self.asking.viewer = viewer,
+                Some(viewer) = viewers.next() => self.context.viewer = viewer,
             }
             look = Instant::now() + LOOK_AGAIN;
-            sleep(TOGETHER).await;
+            sleep(BATCH_WINDOW).await;
             while self.notices.try_recv().is_ok() {}
-            let view = self.gateway.view(&self.asking.viewer, self.asking.profile.as_deref()).await;
+            let view = self.gateway.view(&self.context.viewer, self.context.profile.as_deref()).await;
             let digest = match view {
                 Ok(view) => {
                     self.watched = Watched::of(&view);

@@ -192,6 +192,14 @@ impl Message {
             result["_meta"][format!("{META}serverInfo")] = server_info();
         } else if let Some(fields) = result.as_object_mut() {
             fields.remove("resultType");
+            // Older clients know objects alone.
+            if let Some(structured) = fields.remove("structuredContent") {
+                if structured.is_object() {
+                    fields.insert("structuredContent".to_owned(), structured);
+                } else if fields.get("content").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+                    fields.insert("content".to_owned(), json!([{"type": "text", "text": structured.to_string()}]));
+                }
+            }
         }
         json!({"jsonrpc": "2.0", "id": self.id, "result": result})
     }

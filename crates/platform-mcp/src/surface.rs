@@ -102,6 +102,8 @@ pub(crate) struct Tool {
     digest: String,
     /// What tells its definition from another, of a tool of a server.
     pub definition: Option<String>,
+    /// Its results are held against a schema by whoever calls it.
+    pub has_output_schema: bool,
     /// Arguments that headers repeat.
     pub repeated: Vec<Repeated>,
 }
@@ -380,6 +382,7 @@ impl Tool {
             requires_approval: false,
             digest: sha256_hex(listed.get()),
             definition: None,
+            has_output_schema: described.output_schema.is_some(),
             listed,
             repeated,
         })

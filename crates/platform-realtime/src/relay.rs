@@ -18,7 +18,7 @@ use crate::Key;
 /// Words that wait to be sent; what is more is dropped, and whoever misses it asks again.
 const OUTGOING: usize = 16_384;
 /// A start waits so long for the server before it says that it is away.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the server is asked whether it is there; three questions without an answer, and it is away.
 const PING: Duration = Duration::from_secs(1);
 /// After the line was cut, others may find their way back later than this process: so long they may not be heard.
@@ -96,9 +96,9 @@ impl Relay {
             }
         };
         let options = ConnectOptions::new().name("platform").no_echo().retry_on_initial_connect();
-        let options = options.ping_interval(PING).connection_timeout(PATIENCE).event_callback(on_event);
+        let options = options.ping_interval(PING).connection_timeout(CONNECT_TIMEOUT).event_callback(on_event);
         let client = options.connect(servers).await.map_err(|error| error.to_string())?;
-        if timeout(PATIENCE, line.wait_for(|line| line.is_up)).await.is_err() {
+        if timeout(CONNECT_TIMEOUT, line.wait_for(|line| line.is_up)).await.is_err() {
             warn!("NATS does not answer: what other processes write is followed through the store until it does.");
         }
         let (outgoing, words) = mpsc::channel(OUTGOING);

@@ -200,9 +200,9 @@ pub async fn ask(
 
 /// Vectors of texts, or a failure within a few seconds: whoever asks can do without.
 pub async fn embed_soon(model: &dyn Model, texts: &[String]) -> std::result::Result<Embedding, Fault> {
-    const PATIENCE: Duration = Duration::from_secs(3);
+    const EMBED_TIMEOUT: Duration = Duration::from_secs(3);
     let late = |_| Fault::of(FaultCode::Timeout, "The embedding model took too long.", &"".into());
-    tokio::time::timeout(PATIENCE, model.embed(texts)).await.map_err(late)?
+    tokio::time::timeout(EMBED_TIMEOUT, model.embed(texts)).await.map_err(late)?
 }
 
 /// Asks a model, under a span of its own.

@@ -40,7 +40,7 @@ pub use rule::{Metric, NewTier, Rule, Scope, Tier, WindowUnit};
 pub use service::PgTenantService;
 pub use tenant::{
     NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, TenantService,
-    Visit,
+    TenantInfo,
 };
 pub use usage::{
     AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,

@@ -40,9 +40,9 @@ const MAX_REMEMBERED: u64 = 100_000;
 const CALLS: usize = 20;
 /// What a first call is expected to take.
 const FIRST_TOKENS: u64 = 2000;
-const TOGETHER: usize = 64;
+const BATCH: usize = 64;
 /// What could not be counted is tried again so often, for so long: less than settled calls are known for.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 const OWED_FOR: Duration = Duration::from_mins(10);
 
 /// Rules of a tenant or end user, as they hold now.
@@ -117,8 +117,8 @@ impl Quotas {
             model,
             standings: InvalidatedCache::new(bus, TENANT, Capacity::Entries(MAX_REMEMBERED)),
             unlimited: Arc::default(),
-            reserving: GroupWriter::new(db, TOGETHER, |conn, items| reserve(conn, items).boxed()),
-            settling: GroupWriter::new(db, TOGETHER, |conn, items| settle_all(conn, items).boxed()),
+            reserving: GroupWriter::new(db, BATCH, |conn, items| reserve(conn, items).boxed()),
+            settling: GroupWriter::new(db, BATCH, |conn, items| settle_all(conn, items).boxed()),
             calls: Cache::new(MAX_REMEMBERED),
         };
         Self { inner: Arc::new(inner) }
@@ -180,7 +180,7 @@ impl Inner {
             if Instant::now() > patience {
                 return error!(%error, took = took.get(), "What a call took could not be counted.");
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 

@@ -6,7 +6,7 @@ use platform_db::{Bus, Capacity, Db, InvalidatedCache};
 use crate::{
     Quotas,
     quota::Payers,
-    tenant::{TENANT, Visit},
+    tenant::{TENANT, TenantInfo},
 };
 
 /// Tenants that are remembered as seen.
@@ -23,19 +23,19 @@ pub struct PgTenantService {
     pub(crate) seen: Arc<InvalidatedCache<Payers, Seen>>,
 }
 
-pub(crate) struct Seen(Mutex<(Timestamp, Visit)>);
+pub(crate) struct Seen(Mutex<(Timestamp, TenantInfo)>);
 
 impl Seen {
-    pub fn new(now: Timestamp, visit: &Visit) -> Self {
-        Self(Mutex::new((now, visit.clone())))
+    pub fn new(now: Timestamp, info: &TenantInfo) -> Self {
+        Self(Mutex::new((now, info.clone())))
     }
 
     /// Whether it is to be written again; who asks does it.
-    pub fn is_due(&self, now: Timestamp, visit: &Visit) -> bool {
+    pub fn is_due(&self, now: Timestamp, info: &TenantInfo) -> bool {
         let mut last = self.0.lock().expect("lock");
-        let due = now.0 - last.0.0 >= SEEN_MS || last.1 != *visit;
+        let due = now.0 - last.0.0 >= SEEN_MS || last.1 != *info;
         if due {
-            *last = (now, visit.clone());
+            *last = (now, info.clone());
         }
         due
     }

@@ -22,7 +22,7 @@ use crate::{
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
 const SHORT: usize = 65_536;
 /// Waits before a call is made again.
-const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 /// What a call needs beside its tool and arguments.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +166,7 @@ impl ToolHttp {
         tool: &ToolDefinition,
         outgoing: &Outgoing,
     ) -> (Result<Fetched, EgressError>, Option<FairPermit>) {
-        let mut waits = AGAIN.into_iter();
+        let mut waits = RETRY_DELAYS.into_iter();
         loop {
             let (answer, place) = self.send(account, outgoing.clone()).await;
             let again = match &answer {

@@ -10,16 +10,18 @@ use moka::sync::Cache;
 use platform_core::{AccountId, FairPermit, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::{Redactor, Secret};
+use jsonschema::PatternOptions;
 use rmcp::{
     ClientHandler, ServiceError,
     model::{
         CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
-        ClientCapabilities, ClientConfig, ClientRequest, GetExtensions, Implementation, PaginatedRequestParams,
+        ClientCapabilities, ClientConfig, ClientRequest, ElicitRequestParams, ElicitResult,
+        ElicitationCreateRequestMethod, ErrorData, GetExtensions, Implementation, PaginatedRequestParams,
         ProtocolVersion, RequestId, RequestMetaObject, ServerResult, SubscriptionFilter,
     },
     service::{
         ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, Peer,
-        PeerRequestOptions, RequestHandle, RoleClient, RunningService,
+        PeerRequestOptions, RequestContext, RequestHandle, RoleClient, RunningService,
     },
     transport::streamable_http_client::{
         AuthRequiredError, InsufficientScopeError, StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
@@ -58,6 +60,10 @@ const BETWEEN_SUBSCRIPTIONS: (Duration, Duration) = (Duration::from_mins(1), Dur
 const SHORT: usize = 16 << 10;
 /// A larger tool would fill every prompt, in bytes.
 const MAX_TOOL: usize = 65_536;
+/// Pages of a list of tools.
+const MAX_PAGES: usize = 200;
+/// Memory of a compiled pattern.
+const MAX_PATTERN: usize = 64 << 10;
 
 /// The server whose tools may have changed.
 pub(crate) type Changed = (AccountId, String);
@@ -141,17 +147,18 @@ impl Connection {
     /// Its tools, at most so many (0 = all), as far as they have few enough bytes.
     async fn list(&self, most: usize) -> Result<Vec<rmcp::model::Tool>, ServiceError> {
         let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
-        loop {
-            let page = PaginatedRequestParams::default().with_cursor(cursor.take());
+        for _ in 0..MAX_PAGES {
+            let page = PaginatedRequestParams::default().with_cursor(cursor.clone());
             let page = self.service.list_tools(Some(page)).await?;
             bytes += page.tools.iter().map(size).sum::<usize>();
             tools.extend(page.tools);
-            cursor = page.next_cursor;
             let full = (most > 0 && tools.len() >= most) || bytes > MAX_LIST_BYTES;
-            if cursor.is_none() || full {
-                return Ok(tools);
+            if full || page.next_cursor.is_none() || page.next_cursor == cursor {
+                break;
             }
+            cursor = page.next_cursor;
         }
+        Ok(tools)
     }
 
     /// Before a tool is called: arguments that headers must repeat (SEP-2243) are sent by the SDK once it has listed it.
@@ -179,6 +186,15 @@ struct Client {
 impl ClientHandler for Client {
     fn get_info(&self) -> ClientConfig {
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("platform", env!("CARGO_PKG_VERSION")))
+    }
+
+    /// Nobody is here to ask, which is not that somebody declined.
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ElicitationCreateRequestMethod>())
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
@@ -215,9 +231,13 @@ impl McpClients {
             !tool.name.is_empty() && size(tool) <= MAX_TOOL && names.insert(tool.name.to_string())
         };
         let tools = tools.into_iter().filter(|tool| can_be_called(tool)).take(count).take_while(fits);
-        let mut left = MAX_MEMORY;
-        let fits = |tool: &ToolDefinition| left.checked_sub(tool.heap_bytes()).map(|rest| left = rest).is_some();
-        Ok(tools.map(|tool| definition(tool, &connection.redactor)).filter(fits).collect())
+        let (tools, redactor): (Vec<_>, _) = (tools.collect(), connection.redactor.clone());
+        let defined = run_blocking(move || {
+            let mut left = MAX_MEMORY;
+            let fits = |tool: &ToolDefinition| left.checked_sub(tool.heap_bytes()).map(|rest| left = rest).is_some();
+            Ok(tools.into_iter().map(|tool| definition(tool, &redactor)).filter(fits).collect())
+        });
+        defined.await.map_err(|error| Failure::new("UPSTREAM_ERROR", error.message()))
     }
 
     /// Calls a tool; a call that was sent is not sent again, unless that cannot do harm.
@@ -625,7 +645,8 @@ fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
             return true;
         }
         // A refusal without a challenge has no type of its own.
-        if error.to_string().contains("unexpected server response: HTTP 401") {
+        let said = error.to_string();
+        if ["401", "403"].iter().any(|status| said.contains(&format!("unexpected server response: HTTP {status}"))) {
             return true;
         }
         next = error.source();
@@ -654,23 +675,52 @@ fn as_json(answer: impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(answer).map_err(|error| Failure::new("UPSTREAM_ERROR", error.to_string()))
 }
 
+/// Whether clients can hold results against it: one list with any other makes many of them refuse all of it.
+fn is_output_schema(schema: &Value) -> bool {
+    schema["type"] == "object" && jsonschema::meta::is_valid(schema) && is_whole(schema, schema)
+}
+
+/// Whether all that a schema refers to is a part of it, and its patterns are some.
+fn is_whole(part: &Value, whole: &Value) -> bool {
+    let is_pattern = |value: &Value| {
+        let patterns = PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+        jsonschema::options().with_pattern_options(patterns).build(&json!({"pattern": value})).is_ok()
+    };
+    match part {
+        Value::Object(fields) => fields.iter().all(|(name, value)| match (name.as_str(), value) {
+            ("$ref", Value::String(reference)) => {
+                reference.strip_prefix('#').is_some_and(|pointer| whole.pointer(pointer).is_some())
+            }
+            ("pattern", Value::String(_)) => is_pattern(value),
+            _ => is_whole(value, whole),
+        }),
+        Value::Array(parts) => parts.iter().all(|part| is_whole(part, whole)),
+        _ => true,
+    }
+}
+
 /// A tool of an MCP server as a definition, without secrets that it echoes.
 fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
     let annotations = tool.annotations.as_ref().and_then(|hints| serde_json::to_value(hints).ok());
     let annotations = annotations.map(|hints| without_nul(redactor.value(hints)));
     let annotations = annotations.and_then(|hints| hints.as_object().cloned());
     let output_schema = tool.output_schema.map(|schema| without_nul(redactor.value(Value::Object((*schema).clone()))));
-    let output_schema = output_schema.and_then(|schema| schema.as_object().cloned());
+    let output_schema = output_schema.filter(is_output_schema).and_then(|schema| schema.as_object().cloned());
     let hint = |name: &str| annotations.as_ref().is_some_and(|hints| hints.get(name) == Some(&Value::Bool(true)));
     let mut parameters = without_nul(redactor.value(Value::Object(tool.input_schema.as_ref().clone())));
     if parameters["type"] != "object" {
         parameters["type"] = "object".into();
     }
-    for (name, default) in [("properties", Value::Object(Object::new())), ("required", Value::Array(Vec::new()))] {
-        if parameters.get(name).is_none() {
-            parameters[name] = default;
-        }
-    }
+    let properties = parameters["properties"].as_object_mut().map(std::mem::take).unwrap_or_default();
+    // `true` and `false` are schemas, too, though not to most clients.
+    let spelled = properties.into_iter().map(|(name, schema)| match schema {
+        Value::Object(_) => (name, schema),
+        Value::Bool(false) => (name, json!({"not": {}})),
+        _ => (name, json!({})),
+    });
+    parameters["properties"] = Value::Object(spelled.collect());
+    let required = parameters["required"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    parameters["required"] = required.into_iter().filter(Value::is_string).collect();
     ToolDefinition {
         function: FunctionDefinition {
             name: redactor.text(&tool.name).replace('\0', " "),

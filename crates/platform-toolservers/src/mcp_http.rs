@@ -1,7 +1,13 @@
 //! HTTP to MCP servers as the SDK's own client speaks it, except that the memory which an answer takes is bounded before
 //! it is read: the SDK bounds its bytes alone.
 
-use std::{collections::HashMap, future::ready, io, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::ready,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
@@ -44,6 +50,19 @@ const SHORT: usize = 64 << 10;
 pub(crate) const MAX_LIST_BYTES: usize = 1 << 20;
 /// What is read of an answer that refuses.
 const MAX_REFUSAL: usize = 64 << 10;
+/// Requests of a server, each of which is answered, in a stream; so many within that time.
+const MAX_ASKED: (usize, Duration) = (16, Duration::from_secs(10));
+/// A stream that ended is opened again after what its server says, within these milliseconds.
+const REOPENS_AFTER_MS: (u64, u64) = (1000, 300_000);
+/// How servers say with 400 that they know a session no longer, where the specification has 404.
+const SESSION_IS_OVER: [&str; 6] = [
+    "no valid session id",
+    "invalid session id",
+    "invalid or expired session",
+    "session not found",
+    "session expired",
+    "unknown session",
+];
 
 /// A client of one MCP server.
 #[derive(Clone)]
@@ -101,13 +120,16 @@ impl StreamableHttpClient for McpHttp {
                 return Err(Error::InsufficientScope(InsufficientScopeError::new(challenge, None)));
             }
             (202 | 204, _) if discovers => return Ok(undiscovered(asked, "it was accepted")),
+            (202 | 204, _) if asked.is_some() => {
+                return Err(Error::UnexpectedServerResponse(format!("HTTP {status} to a request").into()));
+            }
             (202 | 204, _) => return Ok(StreamableHttpPostResponse::Accepted),
             (404, _) if session.is_some() => return Err(Error::SessionExpired),
             (200..300, _) => {}
             _ => return refused(asked, (session.is_some(), discovers), answer).await,
         }
         let (kind, session) = (text(&answer, CONTENT_TYPE.as_str()), text(&answer, HEADER_SESSION_ID));
-        let is = |expected| kind.as_ref().is_some_and(|kind| kind.starts_with(expected));
+        let is = |expected| kind.as_ref().is_some_and(|kind| kind.to_ascii_lowercase().starts_with(expected));
         if is(EVENT_STREAM_MIME_TYPE) {
             let listener = UpdateListener::of(&message);
             let mut left = MAX_STREAMED;
@@ -118,10 +140,10 @@ impl StreamableHttpClient for McpHttp {
                     .ok_or_else(|| io::Error::other(format!("an answer has more than {MAX_STREAMED} bytes")))?;
                 Ok::<_, io::Error>(chunk)
             });
-            let events = SseStream::from_bytes_stream(bytes).map(checked);
+            let events = checked(SseStream::from_bytes_stream(bytes));
             let events = events.try_filter(move |event| ready(!is_of_another(event, asked.as_ref())));
             let events = events.map_ok(move |event| {
-                let whole = event.data.as_ref().filter(|_| lists).and_then(|data| with_schemas(data.as_bytes()));
+                let whole = event.data.as_ref().filter(|_| lists).and_then(|data| mended(data.as_bytes()));
                 match whole.and_then(|whole| String::from_utf8(whole).ok()) {
                     Some(whole) => Sse { data: Some(whole), ..event },
                     None => event,
@@ -149,7 +171,7 @@ impl StreamableHttpClient for McpHttp {
         let is_short = body.len() < SHORT;
         let read = move || {
             check_values(&body).map_err(serde::de::Error::custom)?;
-            let whole = lists.then(|| with_schemas(&body)).flatten();
+            let whole = lists.then(|| mended(&body)).flatten();
             parse(whole.as_deref().unwrap_or(&body))
         };
         let read = if is_short { read() } else { tokio::task::spawn_blocking(read).await? };
@@ -204,7 +226,7 @@ impl StreamableHttpClient for McpHttp {
         most: usize,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
         let events = self.0.get_stream_with_max_sse_event_size(uri, session, last_event, token, headers, most).await?;
-        Ok(events.map(checked).boxed())
+        Ok(checked(events).boxed())
     }
 }
 
@@ -214,21 +236,33 @@ fn undiscovered(asked: Option<RequestId>, reason: &str) -> StreamableHttpPostRes
     StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, asked), None)
 }
 
-/// A list of tools in which each has the schema of its arguments; `None` where nothing is missing. Some servers leave out
-/// that of a tool without any, and the SDK takes no list with such a tool.
-fn with_schemas(json: &[u8]) -> Option<Vec<u8>> {
+/// A list of tools as the SDK takes it; `None` where it is. Some servers leave out the schema of a tool without arguments,
+/// or describe one in a way that nobody reads: without that it is a tool, and the others of its list are.
+fn mended(json: &[u8]) -> Option<Vec<u8>> {
     if json.len() > MAX_LIST_BYTES {
         return None;
     }
     let mut answer: Value = parse(json).ok()?;
-    let mut filled = false;
+    let mut is_other = false;
     for tool in answer.pointer_mut("/result/tools")?.as_array_mut()?.iter_mut().filter_map(Value::as_object_mut) {
-        if tool.get("inputSchema").is_none_or(Value::is_null) {
+        if !tool.get("inputSchema").is_some_and(Value::is_object) {
             tool.insert("inputSchema".to_owned(), json!({"type": "object"}));
-            filled = true;
+            is_other = true;
         }
+        let count = tool.len();
+        tool.retain(|field, value| match field.as_str() {
+            "description" | "title" => value.is_string(),
+            "outputSchema" => value.is_object(),
+            "annotations" => value.as_object().is_some_and(|hints| {
+                hints.iter().all(|(hint, value)| {
+                    if hint == "title" { value.is_string() } else { !hint.ends_with("Hint") || value.is_boolean() }
+                })
+            }),
+            _ => true,
+        });
+        is_other |= tool.len() < count;
     }
-    filled.then(|| answer.to_string().into_bytes())
+    is_other.then(|| answer.to_string().into_bytes())
 }
 
 /// An answer that is no success, as the SDK tells them apart.
@@ -252,8 +286,11 @@ async fn refused(
             None => undiscovered(asked, &format!("HTTP {status}: {shown}")),
         });
     }
-    // Some say with 400 that they know a session no longer, where the specification has 404.
-    let is_of_session = |error: &JsonRpcError| error.error.message.to_ascii_lowercase().contains("session");
+    let is_of_session = |error: &JsonRpcError| {
+        let message = error.error.message.to_ascii_lowercase();
+        let said = message.strip_prefix("bad request: ").unwrap_or(&message);
+        SESSION_IS_OVER.iter().any(|known| said.starts_with(known))
+    };
     if had_session && status.as_u16() == 400 && told.as_ref().is_some_and(is_of_session) {
         return Err(Error::SessionExpired);
     }
@@ -312,12 +349,43 @@ fn bounded(
     })
 }
 
-fn checked(event: Result<Sse, SseError>) -> Result<Sse, SseError> {
-    let event = event?;
-    match check_values(event.data.as_deref().unwrap_or_default().as_bytes()) {
-        Ok(()) => Ok(event),
-        Err(reason) => Err(SseError::Body(reason.into())),
+/// Events that take bounded memory, and bounded work: a server asks us so often, and says within bounds when it wants to
+/// be asked again.
+fn checked(
+    events: impl Stream<Item = Result<Sse, SseError>> + Send + 'static,
+) -> impl Stream<Item = Result<Sse, SseError>> + Send {
+    let (mut asked, mut since) = (0, Instant::now());
+    let events = events.map(|event| {
+        let event = event?;
+        match check_values(event.data.as_deref().unwrap_or_default().as_bytes()) {
+            Ok(()) => Ok(event),
+            Err(reason) => Err(SseError::Body(reason.into())),
+        }
+    });
+    let events = events.try_filter(move |event| {
+        if !is_request(event) {
+            return ready(true);
+        }
+        if since.elapsed() > MAX_ASKED.1 {
+            (asked, since) = (0, Instant::now());
+        }
+        asked += 1;
+        ready(asked <= MAX_ASKED.0)
+    });
+    let (shortest, longest) = REOPENS_AFTER_MS;
+    events.map_ok(move |event| Sse { retry: event.retry.map(|retry| retry.clamp(shortest, longest)), ..event })
+}
+
+/// Whether an event wants an answer of us.
+fn is_request(event: &Sse) -> bool {
+    #[derive(Deserialize)]
+    struct Asked {
+        #[expect(dead_code, reason = "that it is there says enough")]
+        id: RequestId,
+        #[expect(dead_code, reason = "that it is there says enough")]
+        method: IgnoredAny,
     }
+    event.data.as_deref().is_some_and(|data| parse::<Asked>(data.as_bytes()).is_ok())
 }
 
 fn check_values(json: &[u8]) -> Result<(), &'static str> {

@@ -20,7 +20,7 @@ use platform_integrations::{
 };
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in};
 use platform_runtime::Budget;
-use platform_tenants::{TenantService, Visit};
+use platform_tenants::{TenantService, TenantInfo};
 use platform_toolservers::{PgToolServerService, TOOL_SERVER, hold_in};
 use platform_vault::{MASK, Secret, SecretLocation, Vault, random_bytes};
 use serde::{Deserialize, Serialize};
@@ -480,8 +480,8 @@ impl TriggerService for PgTriggers {
             Error::new(Code::CONFLICT, message)
         })?;
         if let Some(tenant) = &new.tenant_id {
-            let visit = Visit::by(caller, tenant, new.subtenant_id.as_deref(), &Object::new());
-            self.tenants.register(account, &visit).await?;
+            let tenant_info = TenantInfo::by(caller, tenant, new.subtenant_id.as_deref(), &Object::new());
+            self.tenants.register(account, &tenant_info).await?;
         }
         let now = self.clock.now();
         let id = String::from(Id::<Trigger>::generate());

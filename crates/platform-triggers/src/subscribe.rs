@@ -19,7 +19,7 @@ use crate::{repository::TriggerRow, service::PgTriggers};
 const KIND: &str = "trigger-unsubscribe";
 /// It is tried so often, with this between two attempts.
 const TRIES: i64 = 48;
-const AGAIN: Duration = Duration::from_mins(30);
+const RETRY_DELAY: Duration = Duration::from_mins(30);
 
 /// A value of a trigger's config, by the name `config.x`; else the default of its schema.
 pub(crate) fn config_value(event: &PackEventType, config: &Value, name: &str) -> Option<Value> {
@@ -135,7 +135,7 @@ impl Work for UnsubscribeWork {
             if !is_done && tries < TRIES {
                 let mut again: Object = payload.as_object().cloned().unwrap_or_default();
                 again.insert("tries".to_owned(), tries.into());
-                enqueue_in(conn, &account, KIND, &run.subject, Value::Object(again), When::After(AGAIN)).await?;
+                enqueue_in(conn, &account, KIND, &run.subject, Value::Object(again), When::After(RETRY_DELAY)).await?;
             }
             Ok(())
         })

@@ -193,8 +193,8 @@ const pause = (ms: number, signal: AbortSignal): Promise<void> =>
   });
 
 /// The state of a chat or thread as it changes; opened anew until it is over or `signal` says so, at once when the
-/// stream ended as it should, ever later when it was cut.
-export async function* states(path: string, isOver: (state: any) => boolean, signal: AbortSignal): AsyncGenerator<any> {
+/// stream ended as it should, ever later when it was cut, of which `onCut` is told.
+export async function* states(path: string, isOver: (state: any) => boolean, signal: AbortSignal, onCut?: (isCut: boolean) => void): AsyncGenerator<any> {
   let state: any = null;
   let wait = 0;
   while (!signal.aborted) {
@@ -202,12 +202,14 @@ export async function* states(path: string, isOver: (state: any) => boolean, sig
     try {
       for await (const frame of frames(await send("GET", path + "?partial=true", { signal }))) {
         if ((isCut = frame.event === "reconnect")) break;
-        yield (state = changed(state, frame));
+        if (wait) onCut?.(false);
         wait = 0;
+        yield (state = changed(state, frame));
       }
     } catch (error) {
       if (signal.aborted || error instanceof ApiError && !passes(error)) throw error;
       isCut = true;
+      onCut?.(true);
     }
     if (state && isOver(state)) return;
     if (isCut) await pause((wait = Math.min(30_000, wait * 2 || 1000)), signal);

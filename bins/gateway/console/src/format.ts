@@ -41,6 +41,9 @@ export function ago(value: number | string | undefined | null): string {
 
 export const day = (at: Date): string => at.toISOString().slice(0, 10);
 
+/// The day on the clock of whoever looks.
+export const localDay = (at: Date): string => day(new Date(at.getTime() - at.getTimezoneOffset() * 60_000));
+
 export const json = (value: unknown): string => JSON.stringify(value, null, 2);
 
 /// Text that may be JSON, set out if it is.

@@ -93,7 +93,6 @@ export async function follow(link: string): Promise<void> {
 
 export function takeKey(key: string, isAdmin: boolean, label: string): void {
   [bearer, refreshToken, expiresAt] = [key, null, Infinity];
-  sessionStorage.removeItem(RETURNS);
   become({ kind: "key", label, isAdmin, scopes: null, tried: new Map() });
 }
 
@@ -103,7 +102,7 @@ function take(tokens: Tokens): void {
   expiresAt = takenAt + (tokens.expires_in - 60) * 1000;
   const payload = tokens.access_token.split(".")[1] ?? "";
   const claims = JSON.parse(atob(payload.replace(/-/g, "+").replace(/_/g, "/")));
-  sessionStorage.setItem(RETURNS, "1");
+  localStorage.setItem(RETURNS, "1");
   const isAdmin = claims.role === "admin";
   const tried = identity?.tried ?? new Map<string, boolean>();
   become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" "), tried });
@@ -137,14 +136,14 @@ export async function begin(): Promise<string | null> {
     if (given.get("state") !== pending.state) return "The answer of the log-in page belongs to another tab.";
     const code = given.get("code");
     if (!code) {
-      sessionStorage.removeItem(RETURNS);
+      localStorage.removeItem(RETURNS);
       return given.get("error") === "login_required" ? null : (given.get("error_description") ?? given.get("error"));
     }
     const fields = { grantType: "authorization_code", redirectUri: home(), code, codeVerifier: pending.verifier };
     return exchange(fields).then(take).then(() => null, (error) => error.message);
   }
   if (given.size) history.replaceState(null, "", "/" + location.hash);
-  if (!linkGiven && sessionStorage.getItem(RETURNS)) {
+  if (!linkGiven && localStorage.getItem(RETURNS)) {
     await logIn(true);
     return new Promise(() => undefined);
   }
@@ -175,18 +174,28 @@ export function lost(why: string): void {
   const wasNew = Date.now() - takenAt < 60_000;
   const returns = refreshToken !== null && !wasNew;
   [bearer, refreshToken] = [null, null];
-  if (!returns) sessionStorage.removeItem(RETURNS);
+  if (!returns && identity.kind === "user") localStorage.removeItem(RETURNS);
   become(null, why);
   if (returns) void logIn(true);
 }
 
-export async function logOut(): Promise<void> {
-  sessionStorage.removeItem(RETURNS);
+/// Whoever logs out of one tab is out of all.
+addEventListener("storage", (event) => {
+  if (event.key === RETURNS && event.newValue === null && identity?.kind === "user") void end();
+});
+
+export const logOut = (): Promise<void> => (identity?.kind === "user" ? (localStorage.removeItem(RETURNS), end()) : Promise.resolve(leave(null)));
+
+function leave(why: string | null): void {
+  [bearer, refreshToken] = [null, null];
+  become(null, why);
+}
+
+async function end(): Promise<void> {
   const body = JSON.stringify({ token: refreshToken ?? undefined, clientId: CLIENT });
   const headers = { "Content-Type": "application/json" };
   const isOut = await fetch("/oauth/revoke", { method: "POST", headers, body }).then((answer) => answer.ok, () => false);
-  [bearer, refreshToken] = [null, null];
-  become(null, isOut ? null : "The server could not be told; this browser may still be logged in. Log in and out once more.");
+  leave(isOut ? null : "The server could not be told; this browser may still be logged in. Log in and out once more.");
 }
 
 const GROUP_WITHOUT_CATCH_ALL = /^(tenant-admin:|keys:write$)/;

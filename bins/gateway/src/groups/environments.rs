@@ -8,7 +8,7 @@ use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{Code, Error, Id, Result, spawn};
 use platform_environments::{
     CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
-    EnvironmentSettings, Hearing, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService,
+    EnvironmentSettings, OutputMode, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService,
     SessionFilter, SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile, whole,
 };
 use platform_http::{Answer, Event, Group, KeptKey, Request, key};
@@ -237,9 +237,9 @@ async fn status(environments: Arc<PgEnvironments>, request: Request) -> Result<A
 
 async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (command, says): (NewCommand, Says) = (request.body().await?, request.query()?);
-    let hearing = Hearing { raw: says.raw.unwrap_or(false), streams: says.stream.unwrap_or(false) };
-    let said = environments.exec(request.caller()?, &environment(&request), command, hearing).await?;
-    if hearing.streams {
+    let mode = OutputMode { raw: says.raw.unwrap_or(false), streams: says.stream.unwrap_or(false) };
+    let said = environments.exec(request.caller()?, &environment(&request), command, mode).await?;
+    if mode.streams {
         let said = match request.kept_key() {
             Some(key) => kept(said, key),
             None => said,
@@ -249,7 +249,7 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
     }
     let said = whole(said).await?;
     let answer = Answer::ok(&said)?;
-    if !hearing.raw {
+    if !mode.raw {
         return Ok(answer);
     }
     // What is told once more is told without the values of variables.

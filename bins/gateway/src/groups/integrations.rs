@@ -8,18 +8,18 @@ use platform_auth::{ClientService, PgAuthService};
 use platform_core::{Id, Owner, Result};
 use platform_http::{Answer, Group, List, OpenTo, Request, key};
 use platform_integrations::{
-    APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, NewConnection, PgIntegrations,
+    APP, CONNECTION, Callback, Connecting, LoginOutcome, IntegrationService, Listed, NewConnection, PgIntegrations,
     Revocations, origin_of, purge_attempts,
 };
 use platform_toolservers::{TOOL_SERVER, TestRequest, ToolServerService};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{
-    oauth::page::notice,
-    tool_servers::{DeleteQuery, delete_unused},
+use super::oauth::page::notice;
+use crate::{
+    leaving::{DeleteQuery, delete_unused},
+    module::{Keeper, Module, Purge},
 };
-use crate::module::{Keeper, Module, Purge};
 
 const EVENT_TYPE: Kind = Kind::of_account("event type");
 const APP_TOOL: Kind = Kind::of_account("tool of an app");
@@ -194,9 +194,9 @@ async fn status(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn callback(services: Arc<Services>, request: Request) -> Result<Answer> {
     let CallbackQuery { state, code, error, iss } = request.query()?;
-    Ok(match services.integrations.decided(Callback { state, code, error, iss }).await? {
-        Decided::Back(url) => Answer::empty(302).header("location", url),
-        Decided::Said { status, message } => notice(status, &message),
+    Ok(match services.integrations.finish_login(Callback { state, code, error, iss }).await? {
+        LoginOutcome::Redirect(url) => Answer::empty(302).header("location", url),
+        LoginOutcome::Message { status, message } => notice(status, &message),
     })
 }
 
@@ -254,7 +254,7 @@ mod spec {
     use platform_toolservers::{AppTools, TestRequest, TestResult, ToolServer};
 
     use super::{AppToolsQuery, CallbackQuery, CatalogQuery};
-    use crate::groups::tool_servers::DeleteQuery;
+    use crate::leaving::DeleteQuery;
 
     pub fn list() -> Operation {
         Operation::new("List the apps that accounts can connect").query::<CatalogQuery>().answers::<AppPage>(200)

@@ -11,7 +11,7 @@ use platform_core::{
 use platform_http::{Answer, Event, Follower, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
-    Asking, Change, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile,
+    McpContext, Change, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile,
     SwitchesPut, ToolSwitches, Viewer, purge_audit,
 };
 use platform_runtime::ToolCall;
@@ -124,14 +124,14 @@ fn viewers(follower: &Follower, access: &Arc<Access>) -> impl Stream<Item = View
     follower.identities().map(viewer)
 }
 
-fn asking(request: &Request) -> Result<Asking> {
+fn context(request: &Request) -> Result<McpContext> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let params = request.headers.iter().filter_map(|(name, value)| {
         let name = name.as_str().strip_prefix(PARAM_HEADER)?;
         Some((name.to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
     });
-    Ok(Asking {
+    Ok(McpContext {
         viewer: viewer(request)?,
         profile: request.path.get("profileSlug").cloned(),
         headers: McpHeaders {
@@ -153,14 +153,14 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
     request.check_json()?;
     let count = async || request.count_creation().await;
-    replied(services.gateway.answer(asking(&request)?, &request.body, count).await?, &request)
+    replied(services.gateway.answer(context(&request)?, &request.body, count).await?, &request)
 }
 
 async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
-    let asking = asking(&request)?;
-    let reads_streams = asking.reads_streams;
-    let reply = services.gateway.listen(asking).await?;
+    let context = context(&request)?;
+    let reads_streams = context.reads_streams;
+    let reply = services.gateway.listen(context).await?;
     if matches!(reply, McpReply::Changes(_)) && !reads_streams {
         let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
         return Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message));

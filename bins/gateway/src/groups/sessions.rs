@@ -8,7 +8,7 @@ use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::ASSISTANT;
 use platform_core::Result;
 use platform_http::{Answer, Group, OpenTo, Request, account_key};
-use platform_tenants::{PgTenantService, TenantService, Visit};
+use platform_tenants::{PgTenantService, TenantService, TenantInfo};
 use serde_json::json;
 
 use crate::module::{Module, Purge};
@@ -48,14 +48,14 @@ fn group(services: Arc<Services>) -> Group {
 
 async fn mint(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, mut new, once) = (request.caller()?, request.body::<NewSession>().await?, request.once.as_ref());
-    new.subtenant_id = Visit::subtenant_of(new.subtenant_id, &new.metadata);
+    new.subtenant_id = TenantInfo::subtenant_of(new.subtenant_id, &new.metadata);
     new.check()?;
     for assistant in new.assistant_ids.iter().flatten() {
         services.assistants.get(&caller.account, assistant).await?;
     }
     let tenant = new.tenant()?;
-    let visit = Visit::of(tenant, new.subtenant_id.as_deref(), &new.metadata, false);
-    services.tenants.register(&caller.account, &visit).await?;
+    let tenant_info = TenantInfo::of(tenant, new.subtenant_id.as_deref(), &new.metadata, false);
+    services.tenants.register(&caller.account, &tenant_info).await?;
     Answer::created(&services.sessions.mint(caller, &new, once).await?)
 }
 

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use platform_access::Kind;
-use platform_core::{AccountId, Code, Error, Id, Object, Result};
+use platform_core::{AccountId, Id, Object, Result};
 use platform_http::{Answer, Group, List, Request, key};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Toolbox;
 use platform_toolservers::{
     ListedGroup, PgToolServerService, ServerType, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter,
-    ToolServerService, in_use,
+    ToolServerService,
 };
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::integrations::{AppToolsQuery, shown_tools};
-use crate::{leaving::with_followers, module::Module};
+use crate::{
+    leaving::{DeleteQuery, delete_unused, with_followers},
+    module::Module,
+};
 
 /// Tools, which are where their server is.
 const TOOL: Kind = Kind::of_account("tool");
@@ -86,13 +89,6 @@ fn choosable_group(services: Arc<Choosable>) -> Group {
     group.build()
 }
 
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(default)]
-pub(crate) struct DeleteQuery {
-    /// Take it out of what uses it, too.
-    pub force: Option<bool>,
-}
-
 fn server(request: &Request) -> Result<(&AccountId, Id<ToolServer>)> {
     Ok((request.account()?, request.id("toolServerId")))
 }
@@ -149,29 +145,6 @@ async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let deleted = delete_unused(&*services.tool_servers, &request, account, &id).await;
     with_followers(deleted, services.integrations.forget_mcp(account, &id)).await?;
     Answer::deleted("tool server", &id)
-}
-
-/// Deletes a server, unless others use it; of them the caller is told those that it sees.
-pub(super) async fn delete_unused(
-    tool_servers: &dyn ToolServerService,
-    request: &Request,
-    account: &AccountId,
-    id: &Id<ToolServer>,
-) -> Result<()> {
-    let DeleteQuery { force } = request.query()?;
-    let force = force == Some(true);
-    if force && !request.reach().await?.is_whole() {
-        let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
-        return Err(Error::new(Code::FORBIDDEN, message));
-    }
-    let users = tool_servers.delete(account, id, force, &request.if_match()?).await?;
-    let (all, mut seen) = (users.len(), Vec::new());
-    for (kind, id) in users {
-        if request.sees((&kind, &id)).await? {
-            seen.push((kind, id));
-        }
-    }
-    if all == 0 { Ok(()) } else { Err(in_use(&seen, all - seen.len())) }
 }
 
 async fn duplicate(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {

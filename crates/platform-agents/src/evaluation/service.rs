@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// So long a client waits at the most for the judge.
-const PATIENCE: Duration = Duration::from_secs(55);
+const MAX_WAIT: Duration = Duration::from_secs(55);
 
 /// Evaluations of threads.
 #[async_trait]
@@ -117,7 +117,7 @@ impl EvaluationService for PgEvaluationService {
                 }
             }
         };
-        let Ok(ended) = tokio::time::timeout(PATIENCE, ended).await else { return Ok(running) };
+        let Ok(ended) = tokio::time::timeout(MAX_WAIT, ended).await else { return Ok(running) };
         let evaluation = ended?;
         let Some(error) = &evaluation.error else { return Ok(evaluation) };
         let message = error["message"].as_str().unwrap_or("The judge gave no answer.");

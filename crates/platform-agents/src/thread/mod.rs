@@ -91,7 +91,7 @@ pub(crate) struct Threads {
 }
 
 /// Writes of a group; as many share their statements.
-const TOGETHER: usize = 64;
+const BATCH: usize = 64;
 
 impl Threads {
     /// Needs what [`PgThreadService::new`] needs.
@@ -107,12 +107,12 @@ impl Threads {
         Arc::new_cyclic(|own: &Weak<Self>| {
             let gone = || Error::unavailable("the process ends");
             let of = own.clone();
-            let starting = GroupWriter::new(&ports.db, TOGETHER, move |conn, starts| {
+            let starting = GroupWriter::new(&ports.db, BATCH, move |conn, starts| {
                 let threads = of.upgrade().ok_or_else(gone);
                 async move { threads?.store_starts(conn, starts).await }.boxed()
             });
             let of = own.clone();
-            let ending = GroupWriter::new(&ports.db, TOGETHER, move |conn, ended| {
+            let ending = GroupWriter::new(&ports.db, BATCH, move |conn, ended| {
                 let threads = of.upgrade().ok_or_else(gone);
                 async move { threads?.store_ends(conn, ended, false).await }.boxed()
             });

@@ -29,7 +29,7 @@ const MAX_SAYING: usize = 200;
 /// Bytes of a message in which it is looked for, as it is stored.
 const MAX_SEARCHED_BYTES: i32 = 16 * 1024;
 /// Looking for words ends after this.
-const PATIENCE: &str = "SET LOCAL statement_timeout = '3s'";
+const SEARCH_TIMEOUT: &str = "SET LOCAL statement_timeout = '3s'";
 /// Places between messages of a turn, where those between are not asked for: a call of a tool and its result.
 const WITHIN_WINDOW: i32 = 2;
 /// The same where all messages are asked for.
@@ -348,7 +348,7 @@ impl EarlierTurns for PgEarlierTurns {
         let asked = Asked { like_words, ..Asked::of(account, of, but, MAX_SAYING) };
         let mut conn = self.db.fair_conn(account).await?;
         let looking = conn.transaction::<Columns, Error, _>(async |conn| {
-            diesel::sql_query(PATIENCE).execute(conn).await?;
+            diesel::sql_query(SEARCH_TIMEOUT).execute(conn).await?;
             Ok(JsonStatement::new(&statements_of(of).saying, &[asked])?.get_result(conn).await?)
         });
         let said = looking.await?;

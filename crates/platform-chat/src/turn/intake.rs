@@ -9,10 +9,10 @@ use platform_core::{
     AccountId, Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner, Result, Timestamp, run_detached,
 };
 use platform_db::{Db, Idempotency};
-use platform_guardrails::Moment;
+use platform_guardrails::ScreenContext;
 use platform_jobs::{Jobs, Run, traceparent};
 use platform_runtime::{Budget, Catalog, ChildPool, Dictations, ModelSpec, Payer, Role, Toolbox};
-use platform_tenants::{TenantService, Visit};
+use platform_tenants::{TenantService, TenantInfo};
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -274,10 +274,10 @@ impl Intake {
     async fn register(&self, caller: &Caller, message: &mut NewMessage) -> Result<()> {
         let nothing = Object::new();
         let metadata = message.metadata.as_ref().unwrap_or(&nothing);
-        message.subtenant_id = Visit::subtenant_of(message.subtenant_id.take(), metadata);
+        message.subtenant_id = TenantInfo::subtenant_of(message.subtenant_id.take(), metadata);
         let Some(tenant) = &message.tenant_id else { return Ok(()) };
-        let visit = Visit::by(caller, tenant, message.subtenant_id.as_deref(), metadata);
-        self.tenants.register(&caller.account, &visit).await
+        let tenant_info = TenantInfo::by(caller, tenant, message.subtenant_id.as_deref(), metadata);
+        self.tenants.register(&caller.account, &tenant_info).await
     }
 
     /// Whether the message went to a chat that is somebody's and did not say whose: now it does, so that they pay.
@@ -332,7 +332,7 @@ impl Intake {
         };
         // What is redacted here is never stored.
         if let Some(screen) = assistant.profile.screen.clone() {
-            let screening = screen.arriving(text, Moment { message_uid: message_uid.clone(), now }).await?;
+            let screening = screen.arriving(text, ScreenContext { message_uid: message_uid.clone(), now }).await?;
             (text, request.findings, request.blocked) = (screening.text, screening.findings, screening.blocked);
         }
         let mut metadata = message.metadata.unwrap_or_default();
@@ -353,7 +353,7 @@ impl Intake {
             let uid = new_message_uid();
             let mut said = past.message;
             if let Some(screen) = assistant.profile.screen.clone().filter(|_| past.role == Role::User) {
-                let screening = screen.arriving(said, Moment { message_uid: uid.clone(), now }).await?;
+                let screening = screen.arriving(said, ScreenContext { message_uid: uid.clone(), now }).await?;
                 request.findings.extend(screening.findings);
                 request.blocked |= screening.blocked;
                 said = screening.text;

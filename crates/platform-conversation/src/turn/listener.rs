@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use platform_core::{Error, Object, Result};
-use platform_guardrails::Moment;
+use platform_guardrails::ScreenContext;
 use platform_runtime::{Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, OpenCall, ToolResult, Verdict};
 
 use serde_json::Value;
@@ -27,9 +27,9 @@ impl Listener for Turn<'_> {
 
     async fn answered(&mut self, answer: &mut Answer) -> Result<Verdict> {
         let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
-        let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
+        let context = ScreenContext { message_uid: self.live.uid(), now: self.ports.clock.now() };
         let text = std::mem::take(&mut answer.text);
-        let screening = screen.output(&*self.model, &answer.model, text, moment.clone()).await?;
+        let screening = screen.output(&*self.model, &answer.model, text, context.clone()).await?;
         let screening = self.found(screening).await?;
         let mut blocked = screening.blocked;
         answer.text = screening.text;
@@ -38,7 +38,7 @@ impl Listener for Turn<'_> {
             let Ok(mut arguments) = serde_json::from_str::<Object>(&call.function.arguments) else { continue };
             for (_, value) in &mut arguments {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                let screening = screen.output(&*self.model, &answer.model, text, moment.clone()).await?;
+                let screening = screen.output(&*self.model, &answer.model, text, context.clone()).await?;
                 let screening = self.found(screening).await?;
                 blocked |= screening.blocked;
                 let parsed = if value.is_string() { None } else { serde_json::from_str(&screening.text).ok() };
@@ -69,9 +69,9 @@ impl Listener for Turn<'_> {
         let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
         let mut verdict = Verdict::Pass;
         for CallResult { result, .. } in results {
-            let moment = Moment { message_uid: self.calling_uid(), now: self.ports.clock.now() };
+            let context = ScreenContext { message_uid: self.calling_uid(), now: self.ports.clock.now() };
             let text = std::mem::take(&mut result.text);
-            let screening = screen.result(&*self.model, &spec, text, moment).await?;
+            let screening = screen.result(&*self.model, &spec, text, context).await?;
             let screening = self.found(screening).await?;
             result.text = screening.text;
             if screening.blocked {

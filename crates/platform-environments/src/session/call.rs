@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 use super::{
     exec::{channel, whole},
     live::{Live, gone},
-    model::{CommandOutput, Hearing, NewCommand, OutputPiece, StopSandbox},
+    model::{CommandOutput, OutputMode, NewCommand, OutputPiece, StopSandbox},
     proxy::ProxiedRequest,
     repository::{self, SessionRow},
     service::Worker,
@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Longest answer to a call, beside what a command may take.
 const ANSWERING: Duration = Duration::from_mins(1);
 /// What a command says within this is told together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// Pieces that are told together.
 const MAX_PIECES: usize = 64;
 
@@ -52,7 +52,7 @@ pub(crate) enum Call {
         /// For whom.
         worker: Option<Worker>,
         /// How it is heard.
-        hearing: Hearing,
+        mode: OutputMode,
     },
     /// Stop.
     Stop(StopSandbox),
@@ -270,12 +270,12 @@ impl PgEnvironments {
         self: &Arc<Self>,
         session: SessionRow,
         command: NewCommand,
-        hearing: Hearing,
+        mode: OutputMode,
     ) -> mpsc::Receiver<OutputPiece> {
         let (says, said) = channel();
         let environments = Arc::clone(self);
         spawn("sandbox command", async move {
-            let call = Call::Exec { command, worker: None, hearing };
+            let call = Call::Exec { command, worker: None, mode };
             let output = environments.ask_in_pieces(&session, None, call, Some(&says)).await;
             let output = output.and_then(|output| serde_json::from_value(output).map_err(Error::internal));
             let _ = says.send(output.map_or_else(OutputPiece::Failed, OutputPiece::Exit)).await;
@@ -306,9 +306,9 @@ impl PgEnvironments {
         let mut told = self.bus.subscribe();
         let carried_out = async {
             match call {
-                Call::Exec { command, worker, hearing } if hearing.streams => {
+                Call::Exec { command, worker, mode } if mode.streams => {
                     let live = self.here(account, &sandbox)?;
-                    let said = self.exec_here(&live, command, worker.as_ref(), hearing.raw).await?;
+                    let said = self.exec_here(&live, command, worker.as_ref(), mode.raw).await?;
                     let (output, is_heard) = self.tell(account, id, said).await?;
                     // What nobody heard is left out.
                     let output = CommandOutput { truncated: output.truncated || !is_heard, ..output };
@@ -361,7 +361,7 @@ impl PgEnvironments {
             }
             match ended {
                 Some(ended) => return ended.map(|end| (end, is_heard)),
-                None if is_heard => sleep(TOGETHER).await,
+                None if is_heard => sleep(BATCH_WINDOW).await,
                 None => {}
             }
         }
@@ -380,7 +380,7 @@ impl PgEnvironments {
             if begun.elapsed() > ANSWERING || self.is_forgotten(account, id).await {
                 return false;
             }
-            sleep(TOGETHER).await;
+            sleep(BATCH_WINDOW).await;
         }
     }
 
@@ -414,8 +414,8 @@ impl PgEnvironments {
             live.state().users.insert(user.to_owned(), self.clock.now());
         }
         let value = match call {
-            Call::Exec { command, worker, hearing } => {
-                let said = self.exec_here(&live, command, worker.as_ref(), hearing.raw).await?;
+            Call::Exec { command, worker, mode } => {
+                let said = self.exec_here(&live, command, worker.as_ref(), mode.raw).await?;
                 serde_json::to_value(whole(said).await?)
             }
             Call::Stop(request) => serde_json::to_value(self.stop_here(&live, &request).await?),

@@ -36,7 +36,7 @@ const MAX_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
 const LAST_MS: i64 = 30_000;
 /// So long the end of a machine waits for what it needs to be saved and noted.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// A disk that is too full for so long ends the machine.
 const OVER_MS: i64 = 60_000;
 /// A chat whose last turn ended so long ago is done with its machine.
@@ -79,7 +79,7 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(mut attempt: imp
         let code = outcome.as_ref().err().map(Error::code);
         let passes = [Code::SERVICE_UNAVAILABLE, code::SNAPSHOT_SAVE_IN_PROGRESS].map(Some).contains(&code);
         // From the first failure: what failed may have taken long until then.
-        if !passes || Instant::now() > *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+        if !passes || Instant::now() > *until.get_or_insert_with(|| Instant::now() + MAX_WAIT) {
             return outcome;
         }
         tokio::time::sleep(LOOK).await;

@@ -105,7 +105,7 @@ pub struct CommandOutput {
 
 /// How what a command says is heard.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Hearing {
+pub struct OutputMode {
     /// As it was said, with values of variables.
     pub raw: bool,
     /// In pieces, while it runs.

@@ -13,7 +13,7 @@ use super::{
     exec::{Line, channel, run},
     live::{Live, failed, gone},
     model::{
-        CommandOutput, FileContent, FileListing, Hearing, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxSession,
+        CommandOutput, FileContent, FileListing, OutputMode, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxSession,
         SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox, StoppedSandbox,
         WriteFile, WrittenFile,
     },
@@ -61,7 +61,7 @@ pub trait SandboxService: Send + Sync {
         caller: &Caller,
         id: &Id<Environment>,
         command: NewCommand,
-        hearing: Hearing,
+        mode: OutputMode,
     ) -> Result<mpsc::Receiver<OutputPiece>>;
     /// Stops a machine. `SNAPSHOT_CHANGED`, `SNAPSHOTS_DISABLED`.
     async fn stop(
@@ -360,9 +360,9 @@ impl SandboxService for PgEnvironments {
         caller: &Caller,
         id: &Id<Environment>,
         command: NewCommand,
-        hearing: Hearing,
+        mode: OutputMode,
     ) -> Result<mpsc::Receiver<OutputPiece>> {
-        if hearing.raw && !matches!(caller.credential, Credential::FullKey(_)) {
+        if mode.raw && !matches!(caller.credential, Credential::FullKey(_)) {
             let message = "Only a full API key gets what a command said as it is.";
             return Err(Error::new(platform_auth::code::FULL_KEY_REQUIRED, message));
         }
@@ -372,9 +372,9 @@ impl SandboxService for PgEnvironments {
         checks.finish()?;
         let session = self.running(&caller.account, id, &command.sandbox_id).await?;
         match self.machines.get(&command.sandbox_id) {
-            Some(live) => self.exec_here(&live, command, None, hearing.raw).await,
+            Some(live) => self.exec_here(&live, command, None, mode.raw).await,
             None if session.owner == self.machines.owner => Err(gone()),
-            None => Ok(self.exec_there(session, command, hearing)),
+            None => Ok(self.exec_there(session, command, mode)),
         }
     }
 

@@ -30,7 +30,7 @@ use crate::{
 /// Pieces that are embedded by one call.
 const BATCH: usize = 64;
 /// Documents that are queued at once when the model is another one.
-const TOGETHER: i64 = 1000;
+const QUEUE_BATCH: i64 = 1000;
 /// How often it is looked whether there is an index of the vectors, until there is one.
 const LOOK: Duration = Duration::from_mins(1);
 
@@ -222,7 +222,7 @@ async fn queue_others(knowledge: &PgKnowledge, model: &str) -> Result<usize> {
                     .bind::<Text, _>(model)
                     .bind::<Jsonb, _>(&indexing)
                     .bind::<BigInt, _>(knowledge.clock.now().0)
-                    .bind::<BigInt, _>(TOGETHER)
+                    .bind::<BigInt, _>(QUEUE_BATCH)
                     .execute(conn)
                     .await?;
                 if queued > 0 {

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Waits before the second and the third try (contract 06 §1).
-const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(1)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(1)];
 /// Pieces that are stored by one statement.
 const BATCH: usize = 500;
 /// Letters of a text by which its language is told.
@@ -125,7 +125,7 @@ impl IndexWork {
         };
         let Err(error) = indexed else { return Ok(()) };
         warn!(document = id, attempts, %error, "A document could not be indexed.");
-        let is_last = usize::try_from(attempts).is_ok_and(|tried| tried > AGAIN.len());
+        let is_last = usize::try_from(attempts).is_ok_and(|tried| tried > RETRY_DELAYS.len());
         if let Some(pieces) = pieces.filter(|_| is_last && is_of_embedder(&error)) {
             // No vectors will come soon: at least its words are found.
             self.store(run, &row, &pieces, under_way).await?;
@@ -195,7 +195,7 @@ impl IndexWork {
     ) -> Result<()> {
         let now = self.0.clock.now();
         let tried = usize::try_from(attempts).unwrap_or(usize::MAX);
-        let again = AGAIN.get(tried.saturating_sub(1)).copied();
+        let again = RETRY_DELAYS.get(tried.saturating_sub(1)).copied();
         let rest = if again.is_some() {
             "It is tried again soon."
         } else {

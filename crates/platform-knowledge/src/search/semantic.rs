@@ -29,7 +29,7 @@ const AT_ONCE: (usize, usize) = (2, 1);
 /// Pieces that are compared one by one although there is an index, which looks at what is of others, too.
 const FEW: i64 = 20_000;
 /// Documents whose vectors are read at once.
-const TOGETHER: usize = 1000;
+const BATCH: usize = 1000;
 /// Pieces that the index is asked for at least: it finds them roughly in their order, the nearest not always first.
 const CANDIDATES: i64 = 100;
 /// Dimensions that an index of pgvector takes, of whole and of half numbers.
@@ -155,7 +155,7 @@ impl Vectors {
                  PostgreSQL with the extension `vector` has no such bound.");
         }
         let ids: Vec<&str> = missing.keys().copied().collect();
-        for ids in ids.chunks(TOGETHER) {
+        for ids in ids.chunks(BATCH) {
             let mut read = read(db, account, (model, dimensions), ids).await?;
             for id in ids {
                 let at = missing[id];

@@ -87,7 +87,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Processes that join its network at once, each for one connection.
 const MAX_JOINING: usize = 4;
 /// Waits before a container is removed again that could not be.
-const AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(10), Duration::from_mins(2)];
+const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(10), Duration::from_mins(2)];
 /// CPU time is given out in such pieces, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
 
@@ -113,7 +113,7 @@ impl Drop for Container {
         }
         let (engine, id) = (self.engine.clone(), std::mem::take(&mut self.id));
         spawn("remove sandbox", async move {
-            let mut waits = AGAIN.into_iter();
+            let mut waits = RETRY_DELAYS.into_iter();
             while let Err(error) = engine.remove_container(&id, Some(removal())).await {
                 if is_unknown(&error) {
                     return;

@@ -225,7 +225,7 @@ fn check_texts(checks: &mut Checks, texts: [Option<&str>; 4]) {
 
 /// What a request says of its tenant and end user (contract 10 §1).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Visit {
+pub struct TenantInfo {
     /// The tenant.
     pub tenant_id: String,
     /// Its end user.
@@ -265,7 +265,7 @@ impl Facts {
     }
 }
 
-impl Visit {
+impl TenantInfo {
     /// The end user whom a request names: in its own field, else in its metadata.
     pub fn subtenant_of(given: Option<String>, metadata: &Object) -> Option<String> {
         let in_metadata = || {
@@ -278,8 +278,8 @@ impl Visit {
 
     /// What the request of a caller says; an end user says nothing of the tenant.
     pub fn by(caller: &Caller, tenant_id: &str, subtenant_id: Option<&str>, metadata: &Object) -> Self {
-        let visit = Self::of(tenant_id, subtenant_id, metadata, true);
-        if caller.session().is_some() { Self { tenant: Facts::default(), ..visit } } else { visit }
+        let info = Self::of(tenant_id, subtenant_id, metadata, true);
+        if caller.session().is_some() { Self { tenant: Facts::default(), ..info } } else { info }
     }
 
     /// What is said of a tenant; `top`: the keys of `tenantMetadata` count at the top of the metadata, too.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     former,
-    model::{Facts, Subtenant, Tenant, Visit, domain_of},
+    model::{Facts, Subtenant, Tenant, TenantInfo, domain_of},
 };
 use crate::{
     quota::Standing,
@@ -127,8 +127,8 @@ fn user_by_id<'a>(account: &'a str, tenant: &'a str, subtenant: &'a str) -> _ {
 }
 
 /// Notes that a tenant and its end user were seen: fills what is empty of the tenant, refreshes the end user.
-pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, visit: &Visit, now: Timestamp) -> Result<()> {
-    let Facts { name, email, image_url } = &visit.tenant;
+pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, info: &TenantInfo, now: Timestamp) -> Result<()> {
+    let Facts { name, email, image_url } = &info.tenant;
     let pinned: &[&str] = if image_url.is_empty() { &[] } else { &["imageUrl"] };
     diesel::sql_query(
         "INSERT INTO tenants AS t (account_id, tenant_id, id, display_name, email, image_url, domain, pinned, source,
@@ -151,7 +151,7 @@ pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, visit: &Vi
                 THEN excluded.image_url ELSE t.image_url END",
     )
     .bind::<Text, _>(account.as_str())
-    .bind::<Text, _>(&visit.tenant_id)
+    .bind::<Text, _>(&info.tenant_id)
     .bind::<Text, _>(String::from(Id::<Tenant>::generate()))
     .bind::<Text, _>(name)
     .bind::<Text, _>(email)
@@ -161,8 +161,8 @@ pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, visit: &Vi
     .bind::<BigInt, _>(now.0)
     .execute(conn)
     .await?;
-    let Some(subtenant) = &visit.subtenant_id else { return Ok(()) };
-    let Facts { name, email, image_url } = &visit.subtenant;
+    let Some(subtenant) = &info.subtenant_id else { return Ok(()) };
+    let Facts { name, email, image_url } = &info.subtenant;
     diesel::sql_query(
         "INSERT INTO subtenants AS s (account_id, tenant_id, subtenant_id, id, display_name, email, image_url, source,
             first_seen_ms, last_seen_ms, tier_id)
@@ -180,7 +180,7 @@ pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, visit: &Vi
                 THEN excluded.image_url ELSE s.image_url END",
     )
     .bind::<Text, _>(account.as_str())
-    .bind::<Text, _>(&visit.tenant_id)
+    .bind::<Text, _>(&info.tenant_id)
     .bind::<Text, _>(subtenant)
     .bind::<Text, _>(String::from(Id::<Subtenant>::generate()))
     .bind::<Text, _>(name)

@@ -10,7 +10,7 @@ use platform_db::{Conn, Idempotency};
 use super::{
     former,
     model::{
-        NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
+        NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, TenantInfo,
         domain_of,
     },
     repository::{self, SUBTENANT, TENANT, TenantRow},
@@ -26,7 +26,7 @@ use crate::{
 #[async_trait]
 pub trait TenantService: Send + Sync {
     /// Notes that a tenant and its end user were seen; makes them when they are new.
-    async fn register(&self, account: &AccountId, visit: &Visit) -> Result<()>;
+    async fn register(&self, account: &AccountId, info: &TenantInfo) -> Result<()>;
     /// Tenants, newest first.
     async fn list(&self, account: &AccountId, filter: &TenantFilter, page: Page) -> Result<TenantPage>;
     /// Makes a tenant; `IDENTIFIER_TAKEN` when there is one of that name, `FULL_KEY_REQUIRED` when it is to have another tier
@@ -103,19 +103,19 @@ impl PgTenantService {
 
 #[async_trait]
 impl TenantService for PgTenantService {
-    async fn register(&self, account: &AccountId, visit: &Visit) -> Result<()> {
+    async fn register(&self, account: &AccountId, info: &TenantInfo) -> Result<()> {
         let now = self.clock.now();
-        let key = (account.clone(), visit.tenant_id.clone(), visit.subtenant_id.clone());
+        let key = (account.clone(), info.tenant_id.clone(), info.subtenant_id.clone());
         let write = async || {
             let mut conn = self.db.conn().await?;
-            conn.transaction::<_, Error, _>(async |conn| repository::register_in(conn, account, visit, now).await).await
+            conn.transaction::<_, Error, _>(async |conn| repository::register_in(conn, account, info, now).await).await
         };
         let load = async {
             write().await?;
-            Ok(Some(crate::service::Seen::new(now, visit)))
+            Ok(Some(crate::service::Seen::new(now, info)))
         };
         let Some(seen) = self.seen.get_or_load(&key, load).await? else { return Ok(()) };
-        if seen.is_due(now, visit) {
+        if seen.is_due(now, info) {
             write().await?;
         }
         Ok(())

@@ -24,7 +24,7 @@ use crate::{
     quota::{Standing, clear, counted, counters, settle_in, spent},
     rule::{Effective, Metric, NewTier, Rule, Tier, check_rules},
     tenant::{
-        Subtenant, Tenant, Visit, exists, find, find_user, lock, not_found, register_in, standing, user_not_found,
+        Subtenant, Tenant, TenantInfo, exists, find, find_user, lock, not_found, register_in, standing, user_not_found,
     },
 };
 
@@ -151,8 +151,8 @@ impl PgTenantService {
         let mut checks = Checks::default();
         checks.tenants(Some(tenant), subtenant);
         checks.finish().map_err(|_| not_found(tenant))?;
-        let visit = Visit::of(tenant, subtenant, &Object::new(), false);
-        register_in(conn, account, &visit, self.clock.now()).await
+        let info = TenantInfo::of(tenant, subtenant, &Object::new(), false);
+        register_in(conn, account, &info, self.clock.now()).await
     }
 }
 

@@ -1,7 +1,7 @@
 // Today at a glance, and curves over days, weeks and months.
 import type { JSX } from "preact";
 import { ApiError, get, type Query } from "../api.ts";
-import { compact, day, money, number } from "../format.ts";
+import { compact, day, localDay, money, number } from "../format.ts";
 import { group, isOpen, page, type Record_ } from "../groups.ts";
 import { Badge, Empty, Failure, Tabs, useLoad } from "../parts/basic.tsx";
 import { Chart } from "../parts/chart.tsx";
@@ -115,7 +115,7 @@ function Tile({ title, value, to, tone }: { title: string; value: string | numbe
 }
 
 export function Home(): JSX.Element {
-  const midnight = Date.parse(day(new Date()));
+  const midnight = new Date().setHours(0, 0, 0, 0);
   const [shown, setShown] = useQuery("by");
   const range = (shown in RANGES ? shown : "days") as Range;
   const counts = useLoad(async (signal) => {
@@ -134,7 +134,7 @@ export function Home(): JSX.Element {
   const now = counts.value;
   const to = (state: string) => `${href("runs")}?kind=threads&state=${state}`;
   const today = costs.value && sums(costs.value.rows, "days");
-  const from = `&from=${day(new Date())}`;
+  const from = `&from=${localDay(new Date())}`;
   const charts = () => curves && (
     <>
       {costs.value!.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
@@ -157,11 +157,11 @@ export function Home(): JSX.Element {
           <Tile title="wait for approval" value={now.approvals} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
           <Tile title="in the queue" value={now.queued} to={to("queued")} />
           <Tile title="at work" value={now.processing} to={to("processing")} />
-          {today && spends && <Tile title="tokens today" value={compact(today.tokens.at(-1) ?? 0)} />}
-          {today && spends && <Tile title="spent today" value={money(today.cost.at(-1))} />}
+          {today && spends && <Tile title="tokens today (UTC)" value={compact(today.tokens.at(-1) ?? 0)} />}
+          {today && spends && <Tile title="spent today (UTC)" value={money(today.cost.at(-1))} />}
         </div>
       )}
-      {now && (now.chatsToday ?? 0) + (now.threadsToday ?? 0) === 0 && (
+      {now && (canChats() || canThreads()) && (now.chatsToday ?? 0) + (now.threadsToday ?? 0) === 0 && (
         <Empty>
           <p>Nothing has run today. {models.value?.default?.provider === "demo" && "The demo model answers until a provider is set, such as with OPENAI_API_KEY or ANTHROPIC_API_KEY."}</p>
           <p>

@@ -6,9 +6,10 @@ import { farewell, follow, linkGiven, logIn, takeKey } from "../session.ts";
 
 /// Whether a key is good, and whether it opens what takes a full one.
 async function takeIfGood(key: string): Promise<void> {
+  if (!/^[\x21-\x7e]+$/.test(key)) throw new Error("This is no API key.");
   const headers = { Authorization: `Bearer ${key}` };
-  const ask = (path: string) => fetch(path, { headers });
-  const answer = await ask("/v1/users?limit=1");
+  const away = () => { throw new Error("The server cannot be reached."); };
+  const answer = await fetch("/v1/users?limit=1", { headers }).catch(away);
   const said = await answer.json();
   if (!answer.ok && answer.status !== 403) throw new Error(said.message);
   takeKey(key, answer.ok, `Key …${key.slice(-4)}`);

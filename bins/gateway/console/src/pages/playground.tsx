@@ -1,9 +1,10 @@
 // A chat with an assistant, live: the reply grows, tools unfold, approvals are given, files are dropped.
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, get, post, states, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure } from "../parts/basic.tsx";
+import { useQuery } from "../router.ts";
 import { may } from "../session.ts";
 import { Approvals, Conversation, type Decision, type Message } from "./conversation.tsx";
 
@@ -22,6 +23,10 @@ const store = (file: File): Promise<Upload> => upload("/v1/files/upload", file).
 
 export interface Chat {
   uid: string | null;
+  /// How often something was sent.
+  turn: number;
+  /// The server is out of reach; it is asked again.
+  isCut: boolean;
   state: any;
   /// The stored messages, with their costs, once a turn is over.
   stored: Message[] | null;
@@ -49,6 +54,7 @@ export function useChat(assistant: string, began: string | null): Chat {
   const [stored, setStored] = useState<Message[] | null>(null);
   const [error, setError] = useState<Error | null>(null);
   const [turn, setTurn] = useState(0);
+  const [isCut, setCut] = useState(false);
   const base = `/v1/assistants/${encodeURIComponent(assistant)}`;
   const path = `${base}/chats/${uid}`;
   useEffect(() => {
@@ -57,7 +63,7 @@ export function useChat(assistant: string, began: string | null): Chat {
     let shown = 0;
     const follow = async () => {
       let last: any = null;
-      for await (const now of states(path + "/stream", isOver, leaving.signal)) {
+      for await (const now of states(path + "/stream", isOver, leaving.signal, setCut)) {
         last = now;
         shown ||= requestAnimationFrame(() => {
           shown = 0;
@@ -81,7 +87,7 @@ export function useChat(assistant: string, began: string | null): Chat {
     };
   }, [uid, turn]);
   return {
-    uid, state, stored, error,
+    uid, turn, isCut, state, stored, error,
     send: async (message, files, more) => {
       const body = { message, files: files.length ? files : undefined, chatUid: uid ?? undefined, ...more };
       const sent = await post(base + "/messages?async=true", body);
@@ -100,8 +106,21 @@ export function useChat(assistant: string, began: string | null): Chat {
 
 const can = (what: string): boolean => may("assistants:write", `POST /v1/assistants/{identifier}/chats/{chatUid}/${what}`);
 
+/// Keeps the end in sight as long as the reader is there, and goes there when they send.
+function useEnd(sent: number, grown: unknown): void {
+  const follows = useRef(true);
+  useEffect(() => {
+    const moved = () => (follows.current = innerHeight + scrollY > document.documentElement.scrollHeight - 120);
+    addEventListener("scroll", moved, { passive: true });
+    return () => removeEventListener("scroll", moved);
+  }, []);
+  useLayoutEffect(() => void (follows.current = true), [sent]);
+  useLayoutEffect(() => void (follows.current && scrollTo(0, document.documentElement.scrollHeight)), [sent, grown]);
+}
+
 export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Element {
   const { state, stored, error } = chat;
+  useEnd(chat.turn, stored ?? state);
   const pending = (state?.pendingToolCalls ?? []) as { id: string; kind: string; function: { name: string; arguments: string } }[];
   const approvals = pending.filter((call) => call.kind === "approval");
   const waiting: Message[] = (state?.pendingUserMessages ?? []).filter((message: Message) => !state.chatHistory.some((known: Message) => known.uid === message.uid));
@@ -111,6 +130,7 @@ export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Elem
       {approvals.length > 0 && !stored && can("tool-response") && <Approvals calls={approvals} decide={chat.answer} />}
       {state?.error && <p class="failure" role="alert">{state.error.code}: {state.error.message}</p>}
       {state?.limitExceeded && <p class="failure" role="alert">{state.limitExceeded.message}</p>}
+      {chat.isCut && <p role="status">The connection is lost. Trying again…</p>}
       <Failure error={error} />
     </>
   );
@@ -133,7 +153,7 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
     if (busy || (!text.trim() && !files.length)) return;
     setBusy(true);
     setError(null);
-    await chat.send(text, files, more).then(() => (setText(""), setFiles([])), setError);
+    await chat.send(text, files, more).then(() => (setText((now) => (now.startsWith(text) ? now.slice(text.length) : now)), setFiles((now) => now.filter((file) => !files.includes(file)))), setError);
     setBusy(false);
     input.current?.focus();
   };
@@ -156,12 +176,14 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
 }
 
 export function Playground({ assistant }: { assistant: Record_ }): JSX.Element {
+  const [uid, setUid] = useQuery("chat");
   const [began, setBegan] = useState(0);
-  return <One key={began} assistant={assistant} anew={() => setBegan((began) => began + 1)} />;
+  return <One key={began} assistant={assistant} began={uid || null} made={setUid} anew={() => (setUid(""), setBegan((began) => began + 1))} />;
 }
 
-function One({ assistant, anew }: { assistant: Record_; anew: () => void }): JSX.Element {
-  const chat = useChat(assistant.identifier, null);
+function One({ assistant, began, made, anew }: { assistant: Record_; began: string | null; made: (uid: string) => void; anew: () => void }): JSX.Element {
+  const chat = useChat(assistant.identifier, began);
+  useEffect(() => void (chat.uid && chat.uid !== began && made(chat.uid)), [chat.uid]);
   const [tenant, setTenant] = useState("");
   return (
     <section aria-label="Playground">

@@ -46,7 +46,7 @@ function Answer({ value, close }: { value: any; close: () => void }): JSX.Elemen
 }
 
 /// Buttons for what can be done with a record; `done` is told that it was, and the answer if it is to be shown.
-function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
+function Actions({ group, actions, record, ids, done, row }: { row?: boolean; group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
   const [asked, setAsked] = useState<Action | null>(null);
   const run = async (action: Action, body: unknown) => {
     if (action.method === "GET" && !action.shows) return download(fill(action.path, ids), `${record.name}.zip`);
@@ -59,7 +59,7 @@ function Actions({ group, actions, record, ids, done }: { group: Group; actions:
     <>
       {open.map((action) =>
         action.asks ? <button type="button" key={action.title} class={action.kind} onClick={() => setAsked(action)}>{action.title}</button>
-          : <Act key={action.title} kind={action.kind} confirm={action.confirm} run={() => run(action, /^(GET|DELETE)$/.test(action.method) ? undefined : (action.bodyOf?.(record) ?? action.body ?? {}))}>{action.title}</Act>)}
+          : <Act key={action.title} row={row} kind={action.kind} confirm={action.confirm} run={() => run(action, /^(GET|DELETE)$/.test(action.method) ? undefined : (action.bodyOf?.(record) ?? action.body ?? {}))}>{action.title}</Act>)}
       {asked && (
         <Dialog title={asked.title} close={() => setAsked(null)}>
           <Form method={asked.method} path={asked.path} first={asked.asks} record={asked.method === "PUT" ? record : undefined} label={asked.title}
@@ -91,7 +91,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
   const rowActions = group.isFlat ? [...(group.actions ?? [])] : [];
   if (group.isFlat && group.remove) rowActions.push({ title: "Delete", method: "DELETE", path: `${group.path}/{${group.id_}}` as Action["path"], kind: "danger", confirm: group.remove });
   if (rowActions.length) {
-    columns.push({ title: "Actions", width: "minmax(9rem, 1fr)", of: (record) => <span class="row"><Actions group={group} actions={rowActions} record={record} ids={{ [group.id_]: idOf(group, record) }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1))} /></span> });
+    columns.push({ title: "Actions", width: "minmax(9rem, 1fr)", of: (record) => <span class="row"><Actions row group={group} actions={rowActions} record={record} ids={{ [group.id_]: idOf(group, record) }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1))} /></span> });
   }
   return (
     <>
@@ -143,8 +143,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   if (!loaded.value) return <p role="status">Loading…</p>;
   const { record, etag } = loaded.value;
   const change = async (body: Record<string, unknown>) => {
-    await call("PATCH", fill(path, ids), { body, headers: etag ? { "If-Match": etag } : {} });
-    loaded.again();
+    await call("PATCH", fill(path, ids), { body, headers: etag ? { "If-Match": etag } : {} }).finally(loaded.again);
   };
   const remove = async () => {
     await call("DELETE", fill(path, ids));
@@ -190,7 +189,7 @@ function Rows({ group, rows, ids, done }: { group: Group; rows: Below; ids: Reco
     of: (row) => (
       <span class="row">
         <button type="button" class="quiet" onClick={() => setShown(row)}>Details</button>
-        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1), done())} />}
+        {rows.actions && <Actions row group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1), done())} />}
       </span>
     ),
   });

@@ -35,7 +35,7 @@ function pairs(value: string): Record_ | undefined {
 }
 
 const text = (value: string): string | undefined => value || undefined;
-const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day) + (end ? 86_399_999 : 0) : undefined);
+const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day + (end ? "T23:59:59.999" : "T00:00")) : undefined);
 
 export const canThreads = (): boolean => may("agents:read", "GET /v1/agents/threads");
 export const canChats = (): boolean => may("assistants:read", "POST /v1/assistants/chats");
@@ -189,7 +189,7 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
   const [tab, setTab] = useQuery("tab");
   const [wrong, setWrong] = useState<Error | null>(null);
   const [found, setFound] = useState<{ snippet: string; messageUid: string }[] | null>(null);
-  if (!record.value) return <Failure error={record.error} />;
+  if (!record.value) return record.error ? <Failure error={record.error} /> : <p role="status">Loading…</p>;
   const { value } = record;
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=chats"));
   const change = (body: object) => call("PATCH", path, { body }).then(record.again);

@@ -178,7 +178,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
     follow().catch((error) => leaving.signal.aborted || setCut(error));
     return () => leaving.abort();
   }, [path, !!loaded.value, isOver, turn]);
-  if (!loaded.value) return <Failure error={loaded.error} />;
+  if (!loaded.value) return loaded.error ? <Failure error={loaded.error} /> : <p role="status">Loading…</p>;
   const thread = loaded.value as Record_;
   const stored = (thread.threadContent ?? []) as Message[];
   const messages = [...stored, ...((live?.chatHistory ?? []) as Message[]).filter((message) => !stored.some((known) => known.uid === message.uid))];

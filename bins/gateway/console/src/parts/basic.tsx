@@ -38,11 +38,11 @@ export function Failure({ error }: { error: Error | null }): JSX.Element | null 
 }
 
 /// A button for something that takes a while: it waits, and says what went wrong.
-export function Act(props: { run: () => Promise<unknown>; children: ComponentChildren; kind?: string; confirm?: string; disabled?: boolean }): JSX.Element {
+export function Act(props: { run: () => Promise<unknown>; children: ComponentChildren; kind?: string; confirm?: string; disabled?: boolean; row?: boolean }): JSX.Element {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<Error | null>(null);
   const run = async () => {
-    if (props.confirm && !(await ask(props.confirm))) return;
+    if (busy || (props.confirm && !(await ask(props.confirm)))) return;
     setBusy(true);
     setError(null);
     await props.run().catch(setError);
@@ -50,8 +50,8 @@ export function Act(props: { run: () => Promise<unknown>; children: ComponentChi
   };
   return (
     <>
-      <button type="button" class={props.kind} disabled={busy || props.disabled} aria-busy={busy} onClick={run}>{props.children}</button>
-      <Failure error={error} />
+      <button type="button" class={props.kind} disabled={props.disabled} aria-disabled={busy} aria-busy={busy} onClick={run}>{props.children}</button>
+      {error && (props.row ? <Dialog title="It was not done" close={() => setError(null)}><Failure error={error} /></Dialog> : <Failure error={error} />)}
     </>
   );
 }
@@ -87,11 +87,14 @@ export function Dialog(props: { title: string; close: () => void; children: Comp
   };
   const dialog = useRef<HTMLDialogElement>(null);
   const title = useId();
+  const [isTyped, setTyped] = useState(false);
   useEffect(() => dialog.current?.showModal(), []);
+  const leave = async () => (!isTyped || (await ask("What you typed is lost."))) && props.close();
   return (
-    <dialog ref={dialog} class={props.wide ? "wide" : undefined} aria-labelledby={title} onClose={props.close}
-      onPointerDown={(event) => !props.stays && event.target === dialog.current && isBeside(event) && props.close()}>
-      <header><h2 id={title}>{props.title}</h2><button type="button" class="quiet" aria-label="Close" onClick={props.close}>✕</button></header>
+    <dialog ref={dialog} class={props.wide ? "wide" : undefined} aria-labelledby={title} onClose={props.close} onInput={() => setTyped(true)}
+      onCancel={(event) => event.target === dialog.current && isTyped && (event.preventDefault(), void leave())}
+      onPointerDown={(event) => !props.stays && event.target === dialog.current && isBeside(event) && void leave()}>
+      <header><h2 id={title}>{props.title}</h2><button type="button" class="quiet" aria-label="Close" onClick={leave}>✕</button></header>
       {props.children}
     </dialog>
   );

@@ -9,10 +9,10 @@ use platform_conversation::{
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
-use platform_guardrails::Moment;
+use platform_guardrails::ScreenContext;
 use platform_jobs::{Hold, full_in, traceparent};
 use platform_runtime::{Payer, Refusal, Role, Spender};
-use platform_tenants::Visit;
+use platform_tenants::TenantInfo;
 
 use crate::thread::{
     KIND, Threads,
@@ -121,11 +121,11 @@ impl Threads {
         if let Some(params) = metadata.remove("propmptTemplateParams") {
             metadata.insert("promptTemplateParams".to_owned(), params);
         }
-        let subtenant_id = Visit::subtenant_of(new.subtenant_id, &metadata);
+        let subtenant_id = TenantInfo::subtenant_of(new.subtenant_id, &metadata);
         let owner = Owner { tenant_id: new.tenant_id.clone(), subtenant_id: subtenant_id.clone() };
         self.files.check(account, &owner, &mut new.files).await?;
         if let Some(tenant) = &new.tenant_id {
-            self.tenants.register(account, &Visit::by(caller, tenant, subtenant_id.as_deref(), &metadata)).await?;
+            self.tenants.register(account, &TenantInfo::by(caller, tenant, subtenant_id.as_deref(), &metadata)).await?;
         }
         let order = ThreadSpec {
             files: new.files,
@@ -335,7 +335,7 @@ impl Threads {
         let (now, uid) = (self.ports.clock.now(), new_message_uid());
         let mut text = text.to_owned();
         if let Some(screen) = &agent.profile.screen {
-            let screening = screen.arriving(text, Moment { message_uid: uid.clone(), now }).await?;
+            let screening = screen.arriving(text, ScreenContext { message_uid: uid.clone(), now }).await?;
             (text, request.findings, request.blocked) = (screening.text, screening.findings, screening.blocked);
         }
         let message = ChatMessage {

@@ -19,7 +19,7 @@ use crate::thread::{
 };
 
 /// Pauses before a file is asked for again.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 /// Fetches the files of threads that are under construction.
 pub(crate) struct Files(pub Arc<Threads>);
@@ -34,7 +34,7 @@ impl Threads {
     pub(crate) async fn fetch(&self, account: &AccountId, owner: &Owner, unfetched: &[Unfetched]) -> Fetched {
         let mut fetched = Vec::new();
         for Unfetched { message, files } in unfetched {
-            let (mut waits, mut files) = (AGAIN.into_iter(), files.clone());
+            let (mut waits, mut files) = (RETRY_DELAYS.into_iter(), files.clone());
             let kept = loop {
                 match self.files.fetch(account, owner, &mut files).await {
                     Ok(kept) => break kept,
