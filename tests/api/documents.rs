@@ -280,6 +280,10 @@ async fn of_many_pieces_with_a_word_those_that_are_called_so_come_first_and_a_wo
     indexed(&app, &named).await;
     let found = search(&app, json!({"query": "vacation", "limit": 3})).await;
     assert_eq!(names(&found), ["Rules", "Vacation policy", "Many"], "{found:?}");
+    let guide = document(&app, "Guide", &"A vacation is a vacation. ".repeat(6), json!({})).await;
+    indexed(&app, &guide).await;
+    let found = search(&app, json!({"query": "vacation", "limit": 10})).await;
+    assert!(names(&found).contains(&"Guide"), "who has it most often is weighed: {found:?}");
     let found = search(&app, json!({"query": "112"})).await;
     assert_eq!(
         found[0]["headingPath"],
@@ -302,6 +306,28 @@ async fn of_many_pieces_with_a_word_those_that_are_called_so_come_first_and_a_wo
         (now != "" && now != read["summary"]).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn words_that_say_nothing_in_one_language_say_little_where_no_language_is_told() {
+    let app = app().await;
+    let pages = join_all((0..20).map(async |n| {
+        let text =
+            format!("Printer {n} stands on the floor below. Whoever wants to print there has to ask for a card first.");
+        document(&app, &format!("Printer {n}"), &text, json!({})).await
+    }));
+    let mut all = pages.await;
+    let text = "Whoever forgot their password can reset it with the link on the page where they log in.";
+    all.push(document(&app, "Accounts", text, json!({})).await);
+    all.push(document(&app, "Note", "How do I: the ls, the cat.", json!({})).await);
+    for id in &all {
+        indexed(&app, id).await;
+    }
+    for query in ["How do I reset the password?", "how do I print the password"] {
+        let found = search(&app, json!({"query": query, "mode": "keyword"})).await;
+        assert_eq!(names(&found)[0], "Accounts", "{query}: {found:?}");
+    }
+    assert_eq!(names(&search(&app, json!({"query": "the", "mode": "keyword"})).await), ["Note"]);
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ use crate::{
     support::{PROGRAM, UNBOUNDED, agent, app, app_with_tools, eventually, said, text, thread, thread_in},
 };
 
+mod refreshed;
+
 const MASK: &str = "••••••••";
 
 /// A connector of an app at an address, with every way to connect.

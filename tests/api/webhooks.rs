@@ -335,6 +335,23 @@ async fn a_thread_tells_its_own_addresses_signed_with_the_default_secret() {
 }
 
 #[tokio::test]
+async fn what_a_thread_came_to_is_told_though_it_is_deleted_at_once() {
+    let (app, server, _) = app_with_tools(&UNBOUNDED).await;
+    let of = agent(&app, json!({"name": "A", "webhookUrl": format!("{}/echo/agent", server.url())})).await;
+    let task = json!({"message": "Work", "callbackUrl": format!("{}/echo/thread", server.url())});
+    for _ in 0..10 {
+        let started = app.post(&format!("/agents/{of}/threads"), task.clone()).await.body;
+        let thread = text(&started["threadId"]);
+        thread_in(&app, &thread, "completed").await;
+        assert_eq!(app.delete(&format!("/agents/threads/{thread}")).await.status, StatusCode::OK);
+    }
+    for path in ["/echo/thread", "/echo/agent"] {
+        let ends = |sent: &[ToolRequest]| sent.iter().filter(|of| of.json()["type"] == "thread.finished").count();
+        received(&server, path, |sent| ends(sent) == 10).await;
+    }
+}
+
+#[tokio::test]
 async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in_peace() {
     let (app, server, db) = app_with_tools(&[]).await;
     let test = async |webhook: &str, body: Value| {
@@ -473,6 +490,47 @@ async fn a_receiver_that_hangs_delays_nobody_else() {
     assert_eq!(app.get(&format!("{slow}/deliveries?status=pending")).await.body["total"], 40);
     server.let_go();
     all_stand(&app, &slow, 40, "succeeded").await;
+}
+
+#[tokio::test]
+async fn many_receivers_that_hang_delay_nobody_else() {
+    let (db, server) = (TestDb::new().await, FakeToolServer::start());
+    let settings = [&UNBOUNDED[..], &[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]].concat();
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let hold = format!("{}/hold", server.url());
+    for _ in 0..40 {
+        let (slow, _) = webhook(&app, &hold, &["*"], json!({})).await;
+        let test = format!("{slow}/test");
+        join_all((0..4).map(|_| app.post(&test, json!({})))).await;
+    }
+    server.called(128).await;
+    let (fast, _) = webhook(&app, &format!("{}/echo/fast", server.url()), &["*"], json!({})).await;
+    for _ in 0..3 {
+        app.post(&format!("{fast}/test"), json!({})).await;
+    }
+    all_stand(&app, &fast, 3, "succeeded").await;
+    let late = db.number("SELECT count(*) AS n FROM webhook_deliveries WHERE status = 'pending' AND tries > 0").await;
+    assert_eq!(late, 0, "none has waited until what hangs timed out");
+    server.let_go();
+}
+
+#[tokio::test]
+async fn what_is_being_delivered_when_a_process_ends_is_noted_and_what_waits_is_due_at_once() {
+    let (db, server) = (TestDb::new().await, FakeToolServer::start());
+    let settings = [&UNBOUNDED[..], &[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]].concat();
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let (path, _) = webhook(&app, &format!("{}/hold", server.url()), &["*"], json!({})).await;
+    let test = format!("{path}/test");
+    join_all((0..4).map(|_| app.post(&test, json!({})))).await;
+    server.called(4).await;
+    app.signal("TERM");
+    let ready = format!("{}/readyz", app.url());
+    eventually("nobody is served any more", async || reqwest::get(&ready).await.is_err().then_some(())).await;
+    server.let_go();
+    assert_eq!(app.ended().await, Some(0));
+    let noted =
+        db.number("SELECT count(*) AS n FROM webhook_deliveries WHERE status = 'succeeded' AND tries = 1").await;
+    assert_eq!((noted, server.calls("/hold")), (4, 4));
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use platform_jobs::{Jobs, Work};
 use platform_limits::RateLimits;
 use platform_mcp::PgMcpGateway;
 use platform_models::Models;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -144,20 +145,23 @@ impl Running {
         outcome
     }
 
-    /// From now on not ready; streams end; runs get the rest of the grace, then go back.
-    pub(crate) async fn drain(&self) {
+    /// From now on not ready; streams end; runs get the rest of the grace, then go back. When that is over.
+    pub(crate) async fn drain(&self) -> Instant {
+        let until = Instant::now() + self.grace;
         self.health.ready.store(false, Ordering::Relaxed);
         self.closing.cancel();
         if let Err(error) = self.jobs.drain(&self.works, self.grace * 4 / 5).await {
             warn!(%error, "Runs could not be handed back; their leases end by themselves.");
         }
         self.environments.drain(self.grace / 5).await;
+        until
     }
 
-    /// The last thing: the embedded database stops.
-    pub(crate) async fn stop(self) {
+    /// The last thing: what was sent is noted, until then at the latest, and the embedded database stops.
+    pub(crate) async fn stop(self, until: Instant) {
         self.mcp.drain().await;
         self.stopping.cancel();
+        let _ = timeout_at(until, platform_core::finished()).await;
         stop(self.embedded).await;
     }
 }

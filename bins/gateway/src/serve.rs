@@ -8,7 +8,10 @@ use std::{
 use anyhow::{Context, Result};
 use platform_http::listen;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::Instant,
+};
 use tracing::{info, warn};
 
 use crate::{
@@ -22,7 +25,7 @@ use crate::{
 const OTHER_FILES: usize = 512;
 
 pub(crate) async fn run(mut config: Config) -> Result<()> {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let listener = listen(config.addr).with_context(|| format!("PLATFORM_ADDR: cannot listen on {}", config.addr))?;
     let addr = listener.local_addr()?;
     let metrics_at = config
@@ -44,8 +47,8 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
             tokio::select! {
                 app = starting => {
                     let app = app?;
-                    app.drain().await;
-                    app.stop().await;
+                    let until = app.drain().await;
+                    app.stop(until).await;
                 }
                 () = end.wait() => {}
             }
@@ -59,7 +62,7 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
     let serving = match platform_http::serve(&app.http, listener, config.shutdown_grace) {
         Ok(serving) => serving,
         Err(error) => {
-            app.stop().await;
+            app.stop(Instant::now()).await;
             return Err(error.into());
         }
     };
@@ -75,8 +78,8 @@ pub(crate) async fn run(mut config: Config) -> Result<()> {
 
     end.wait().await;
     info!("Shutting down: no new work, streams are told to reconnect, runs may end.");
-    tokio::join!(app.drain(), serving.stop());
-    app.stop().await;
+    let (until, ()) = tokio::join!(app.drain(), serving.stop());
+    app.stop(until).await;
     info!("Stopped.");
     Ok(())
 }

@@ -16,7 +16,7 @@ use platform_core::{AccountId, Error, FairMemory, FairPermit, FairSemaphore, Own
 use platform_db::Conn;
 use platform_egress::Egress;
 use platform_files::{HEAD_BYTES, PgFileService, media_type, type_of, type_of_address, type_of_media, type_of_name};
-use platform_guardrails::{ScreenContext, Screen};
+use platform_guardrails::{Screen, ScreenContext};
 use platform_runtime::DocumentReader;
 
 use crate::{

@@ -11,7 +11,7 @@ use std::{
 };
 
 use platform_core::{Error, Result, TRACES, Timestamp};
-use platform_guardrails::{Finding, ScreenContext, Screen, Screening};
+use platform_guardrails::{Finding, Screen, ScreenContext, Screening};
 use platform_realtime::{Key, Live};
 use platform_runtime::{
     Answer, CallState, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation, Resumed, Role,

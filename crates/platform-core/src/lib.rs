@@ -49,6 +49,6 @@ pub use page::{MAX_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
 pub use strict::Strict;
-pub use task::{TRACES, run_blocking, run_detached, run_sized, spawn};
+pub use task::{TRACES, finished, run_blocking, run_detached, run_sized, spawn, spawn_finishing};
 pub use time::{Clock, SystemClock, Timestamp, millis};
 pub use words::{ascii_words, search_words, unsplit_words};

@@ -6,6 +6,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     task::JoinHandle,
 };
+use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 
 /// Target of the spans that become traces; they are in no log.
@@ -19,6 +20,24 @@ where
 {
     #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
     tokio::spawn(future.instrument(tracing::debug_span!(parent: None, "task", name)))
+}
+
+/// What is to come to its end before the process does.
+static FINISHING: LazyLock<TaskTracker> = LazyLock::new(TaskTracker::new);
+
+/// The same for what the process waits for before it ends ([`finished`]).
+pub fn spawn_finishing<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    spawn(name, FINISHING.track_future(future))
+}
+
+/// Waits until all that [`spawn_finishing`] began has ended.
+pub async fn finished() {
+    FINISHING.close();
+    FINISHING.wait().await;
 }
 
 /// Does what must not be left half done when whoever waits for it leaves: in a task of its own, which begins at

@@ -38,7 +38,7 @@ pub use environment::{
     SandboxConfig, SandboxSettings,
 };
 pub use session::{
-    CommandOutput, FileContent, FileListing, OutputMode, ListFiles, NewCommand, OutputPiece, ProxiedAnswer, ReadFile,
+    CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputMode, OutputPiece, ProxiedAnswer, ReadFile,
     SandboxService, SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox,
     StopSandbox, StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile, whole,
 };

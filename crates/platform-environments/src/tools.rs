@@ -13,7 +13,7 @@ use crate::{
     code,
     environment::PgEnvironments,
     session::{
-        Call, CommandOutput, OutputMode, NewCommand, StartSandbox, Starter, Worker, encode,
+        Call, CommandOutput, NewCommand, OutputMode, StartSandbox, Starter, Worker, encode,
         repository::{self, SessionRow},
     },
 };

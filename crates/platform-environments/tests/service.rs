@@ -21,7 +21,7 @@ use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Object, Result, S
 use platform_db::Bus;
 use platform_egress::{Egress, EgressRules};
 use platform_environments::{
-    Environment, EnvironmentNeeds, EnvironmentService, EnvironmentSettings, OutputMode, NewCommand, PgEnvironments,
+    Environment, EnvironmentNeeds, EnvironmentService, EnvironmentSettings, NewCommand, OutputMode, PgEnvironments,
     SandboxConfig, SandboxService, SandboxSession, SandboxSettings, SnapshotService, StartSandbox, sandbox_tools,
     whole,
 };
@@ -277,7 +277,8 @@ async fn a_machine_in_use_gets_more_time_until_it_is_two_hours_old() {
         timeout_seconds: Some(0),
         ..NewCommand::default()
     };
-    let said = Arc::clone(&fixture.environments).exec(&fixture.caller, &environment, command, OutputMode::default()).await;
+    let said =
+        Arc::clone(&fixture.environments).exec(&fixture.caller, &environment, command, OutputMode::default()).await;
     let began = fixture.session(&environment).await.started_timestamp_ms.0;
     for half_hours in 1..4 {
         fixture.clock.advance_ms(began + half_hours * 30 * MINUTE_MS - 10_000 - fixture.clock.now().0);

@@ -42,6 +42,7 @@ mod schema {
             depth -> Int2,
             routed -> Bool,
             created_ms -> Int8,
+            urls -> Nullable<Array<Text>>,
         }
     }
 }
@@ -91,6 +92,7 @@ impl<'a> Event<'a> {
             project_id: self.project.map(str::to_owned),
             depth: self.depth.into(),
             created_ms: now.0,
+            urls: None,
         }
     }
 }
@@ -112,6 +114,9 @@ pub struct EventRow {
     pub project_id: Option<String>,
     pub depth: i16,
     pub created_ms: i64,
+    /// Whom it is told to, of a thread that is gone ([`keep_addresses_in`]).
+    #[serde(skip)]
+    pub urls: Option<Vec<String>>,
 }
 
 /// Who listens to events, so that those that come often are written for somebody.
@@ -156,6 +161,15 @@ pub async fn publish_in(conn: &mut Conn, happened: Vec<Event<'_>>, now: Timestam
     if !rows.is_empty() {
         diesel::insert_into(events::table).values(rows).execute(conn).await?;
     }
+    Ok(())
+}
+
+/// Has the events of a thread that nobody took yet told to these addresses, in the transaction that deletes it.
+pub async fn keep_addresses_in(conn: &mut Conn, account: &AccountId, thread: &str, urls: &[String]) -> Result<()> {
+    let waiting = events::table
+        .filter(events::account_id.eq(account.as_str()).and(events::thread_id.eq(thread)))
+        .filter(events::routed.eq(false));
+    diesel::update(waiting).set(events::urls.eq(Some(urls))).execute(conn).await?;
     Ok(())
 }
 

@@ -4,10 +4,16 @@
 pub const HEAD_BYTES: usize = 8192;
 
 const OCTETS: &str = "application/octet-stream";
+const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
+const PPTX: &str = "application/vnd.openxmlformats-officedocument.presentationml.presentation";
+const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
 
 /// Media type of a file: what the content says, else what was declared, else what the name says. `head`: its first
 /// bytes; `declared`: empty when nobody said anything.
 pub fn media_type(name: &str, declared: &str, head: &[u8]) -> String {
+    if let Some(office) = office_type(head) {
+        return office.to_owned();
+    }
     let is_text = is_text(head);
     if let Some(found) = infer::get(head).map(|found| found.mime_type())
         && !matches!(found, "text/html" | "text/xml" | "application/zip")
@@ -42,6 +48,23 @@ pub fn media_type(name: &str, declared: &str, head: &[u8]) -> String {
     .to_owned()
 }
 
+/// What a ZIP is by the names of its entries, which stand in any order (ECMA-376, part 2).
+fn office_type(head: &[u8]) -> Option<&'static str> {
+    const BEGINS: &[u8] = b"PK\x03\x04";
+    let begins = (0..head.len()).filter(|at| head[*at..].starts_with(BEGINS));
+    let mut names = begins.filter_map(|at| head.get(at + 30..));
+    let is_packaging = |name: &[u8]| {
+        [&b"[Content_Types].xml"[..], b"_rels/", b"docProps/"].iter().any(|known| name.starts_with(known))
+    };
+    if !head.starts_with(BEGINS) || !head.get(30..).is_some_and(is_packaging) {
+        return None;
+    }
+    names.find_map(|name| {
+        let known: [(&[u8], &str); 3] = [(b"word/", DOCX), (b"ppt/", PPTX), (b"xl/", XLSX)];
+        known.into_iter().find(|(folder, _)| name.starts_with(folder)).map(|(_, kind)| kind)
+    })
+}
+
 /// The same by the extension alone.
 fn media_type_of_name(name: &str) -> Option<&'static str> {
     let (_, extension) = name.rsplit_once('.')?;
@@ -53,7 +76,7 @@ fn media_type_of_name(name: &str) -> Option<&'static str> {
         "json" => "application/json",
         "xml" => "application/xml",
         "svg" => "image/svg+xml",
-        "docx" => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "docx" => DOCX,
         "mp3" => "audio/mpeg",
         "wav" => "audio/wav",
         "mp4" => "video/mp4",
@@ -184,6 +207,14 @@ mod tests {
         assert_eq!(type_of("photo", b"\xff\xd8\xff\xe0"), "image");
         let docx = b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0xxxxxxxxxxxx\x13\0\0\0[Content_Types].xml";
         assert_eq!(type_of("report.docx", docx), "document");
+        let entry = |name: &str| [b"PK\x03\x04", &[0; 26][..], name.as_bytes(), b"bytes"].concat();
+        for (last, expected) in [("word/document.xml", DOCX), ("ppt/presentation.xml", PPTX), ("xl/styles.xml", XLSX)] {
+            let first = ["[Content_Types].xml", "_rels/.rels", "docProps/core.xml", "docProps/app.xml"];
+            let head: Vec<u8> = first.into_iter().chain([last]).flat_map(entry).collect();
+            assert_eq!(media_type("Report", "", &head), expected);
+        }
+        let folders: Vec<u8> = ["notes/a.txt", "word/b.txt"].into_iter().flat_map(entry).collect();
+        assert_eq!(media_type("a", "", &folders), OCTETS);
     }
 
     #[test]

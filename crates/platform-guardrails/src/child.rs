@@ -11,7 +11,7 @@ use crate::{
     code,
     matcher::ALL_BYTES,
     model::{Guardrails, Rule},
-    screen::{Compiled, ScreenContext, PATH, Screening, compile},
+    screen::{Compiled, PATH, ScreenContext, Screening, compile},
 };
 
 pub(crate) const CHECK: &str = "guardrails";

@@ -38,4 +38,4 @@ mod screen;
 pub use child::GUARDRAIL_WORKS;
 pub use injection::{INJECTION_WEIGHTS, injection_score};
 pub use model::{Finding, Guardrails, Rule};
-pub use screen::{ScreenContext, Screen, Screening};
+pub use screen::{Screen, ScreenContext, Screening};

@@ -195,17 +195,35 @@ impl Screen {
     }
 
     /// A stored user message before the model is asked: the judges.
-    pub async fn input(&self, model: &dyn Model, own: &ModelSpec, text: String, context: ScreenContext) -> Result<Screening> {
+    pub async fn input(
+        &self,
+        model: &dyn Model,
+        own: &ModelSpec,
+        text: String,
+        context: ScreenContext,
+    ) -> Result<Screening> {
         self.run("input", Which::Judges, Some((model, own)), text, context).await
     }
 
     /// The result of a tool before the model sees it: all input rules.
-    pub async fn result(&self, model: &dyn Model, own: &ModelSpec, text: String, context: ScreenContext) -> Result<Screening> {
+    pub async fn result(
+        &self,
+        model: &dyn Model,
+        own: &ModelSpec,
+        text: String,
+        context: ScreenContext,
+    ) -> Result<Screening> {
         self.run("input", Which::All, Some((model, own)), text, context).await
     }
 
     /// A whole answer before anybody sees it: all output rules.
-    pub async fn output(&self, model: &dyn Model, own: &ModelSpec, text: String, context: ScreenContext) -> Result<Screening> {
+    pub async fn output(
+        &self,
+        model: &dyn Model,
+        own: &ModelSpec,
+        text: String,
+        context: ScreenContext,
+    ) -> Result<Screening> {
         self.run("output", Which::All, Some((model, own)), text, context).await
     }
 
@@ -238,7 +256,13 @@ impl Screen {
     }
 
     /// Applies rules that need no model: here those of the platform on a short text, all others in a child process.
-    async fn apply(&self, rules: &[Compiled], stage: &str, screened: &mut Screening, context: &ScreenContext) -> Result<()> {
+    async fn apply(
+        &self,
+        rules: &[Compiled],
+        stage: &str,
+        screened: &mut Screening,
+        context: &ScreenContext,
+    ) -> Result<()> {
         let written = rules.iter().find(|rule| matches!(rule.matcher, Matcher::Written));
         if written.is_none() && screened.text.len() <= LONG_TEXT {
             screened.apply(rules, stage, context);

@@ -349,6 +349,7 @@ impl PgIntegrations {
             let id = fields.get("clientId")?.expose().to_owned();
             Some(oauth::Client { id, secret: fields.get("clientSecret").cloned() })
         });
+        let signing_secret = app_fields.as_ref().and_then(|fields| fields.get("signingSecret").cloned());
         let client = match given {
             Some(client) => Some(client),
             None => self.connections.client(account, &connector, &scheme).await?,
@@ -359,6 +360,14 @@ impl PgIntegrations {
             Ok(tokens) => tokens,
             Err(refusal) => return Ok(Attempted::Refused(refusal.reason())),
         };
+        if let Some(client) = client {
+            held.fields.insert("clientId".to_owned(), client.id.into());
+            let secrets = [("clientSecret", client.secret), ("signingSecret", signing_secret)];
+            for (name, secret) in secrets {
+                held.fields.remove(name);
+                held.fields.extend(secret.map(|secret| (name.to_owned(), secret)));
+            }
+        }
         let app_secrets = app_fields.map(|fields| self.connections.seal_app(account, &row.app, fields));
         let now = self.connections.clock.now();
         let owner = Owner { tenant_id: row.tenant_id.clone(), subtenant_id: row.subtenant_id.clone() };

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel_async::AsyncConnection;
 use futures_util::StreamExt;
-use platform_core::{AccountId, Checks, Clock, Code, Error, Object, Result, millis, parse, spawn};
+use platform_core::{AccountId, Checks, Clock, Code, Error, Object, Result, millis, parse, spawn_finishing};
 use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_egress::{
     Egress, EgressError, Fetched, Outgoing, Payload, Url,
@@ -231,11 +231,32 @@ impl PgConnections {
         Ok(managed.map(|client| Client { id: client.id.clone(), secret: client.secret.clone() }))
     }
 
+    /// The same as whom a connection was made: the account may have connected another app of its own since.
+    async fn client_of(
+        &self,
+        account: &AccountId,
+        connector: &Connector,
+        scheme: &AuthScheme,
+        held: &Held,
+    ) -> Result<Option<Client>> {
+        let now = self.client(account, connector, scheme).await?;
+        let Some(id) = held.fields.get("clientId") else { return Ok(now) };
+        // A secret that was replaced since is the better one.
+        if now.as_ref().is_some_and(|now| now.id == id.expose()) {
+            return Ok(now);
+        }
+        Ok(Some(Client { id: id.expose().to_owned(), secret: held.fields.get("clientSecret").cloned() }))
+    }
+
     /// The secret with which an app signs what it sends to an account.
     pub async fn signing_secret(&self, account: &AccountId, connection: &str) -> Result<Option<Secret>> {
         let Some(open) = self.find(account, connection).await? else { return Ok(None) };
         let (connector, scheme) = self.scheme(&open)?;
-        let given = self.app_fields(account, &open.row.app, scheme.mode.as_str()).await?;
+        let mut given = self.app_fields(account, &open.row.app, scheme.mode.as_str()).await?;
+        let id = |fields: &BTreeMap<String, Secret>| fields.get("clientId").map(|id| id.expose().to_owned());
+        if id(&open.held.fields).is_some_and(|of| Some(of) != id(&given)) {
+            given.clear();
+        }
         if let Some(secret) = given.get("signingSecret").or_else(|| open.held.fields.get("signingSecret")) {
             return Ok(Some(secret.clone()));
         }
@@ -310,9 +331,10 @@ impl PgConnections {
         if self.is_good(&open, refused) {
             return Ok(Usable::Connected(open));
         }
-        // A task of its own: a caller that gives up must not lose a refresh token that was given out.
+        // A task of its own: a caller that gives up, or a process that ends, must not lose a refresh token that was given out.
         let (all, account, id, refused) = (Arc::clone(self), account.clone(), id.to_owned(), refused.cloned());
-        let asked = spawn("refresh connection", async move { all.ask(&account, &id, refused.as_ref()).await });
+        let asked =
+            spawn_finishing("refresh connection", async move { all.ask(&account, &id, refused.as_ref()).await });
         match asked.await.map_err(Error::internal)?? {
             Some(open) if open.row.is_active() => Ok(Usable::Connected(open)),
             Some(open) => Ok(broken(open.row.status_reason.as_deref())),
@@ -375,7 +397,7 @@ impl PgConnections {
         let fetched = match self.scheme(&open) {
             Ok((connector, scheme)) => {
                 let refresh = open.held.refresh.clone().unwrap_or_else(|| String::new().into());
-                match self.client(account, &connector, &scheme).await {
+                match self.client_of(account, &connector, &scheme, &open.held).await {
                     // Calls that have a place may wait for it.
                     Ok(client) => oauth::refresh(&self.egress.unplaced(), &scheme, client.as_ref(), &refresh).await,
                     Err(error) => Err(oauth::Refusal::Passing(error.message().to_owned())),

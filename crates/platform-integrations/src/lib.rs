@@ -50,7 +50,7 @@ pub use pack::{
 };
 pub use revoke::Revocations;
 pub use service::{
-    APP, CONNECTION, Callback, Connecting, LoginOutcome, IntegrationService, Listed, PgIntegrations, origin_of,
+    APP, CONNECTION, Callback, Connecting, IntegrationService, Listed, LoginOutcome, PgIntegrations, origin_of,
     purge_attempts, sample_of,
 };
 pub use tenant::{Account, ConnectedAccount, Offered, TenantApps, TenantIntegration};

@@ -1,14 +1,23 @@
 //! PDF as Markdown: pages, headings as far as they are set larger than the text, and tables whose cells stand apart.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
-use pdf_extract::{Dictionary, Document, Error as PdfError, Object, OutputError, output_doc};
+use pdf_extract::{
+    Dictionary, Document, Error as PdfError, Object,
+    content::{Content, Operation},
+    output_doc_page,
+};
 
 mod drawn;
+mod repair;
 mod table;
 
 use self::{
     drawn::{Drawn, Line},
+    repair::repaired,
     table::table,
 };
 use crate::{document::MAX_TEXT, html::table_of};
@@ -22,6 +31,7 @@ const MAX_HEADING: usize = 150;
 const MAX_WIDTHS: i64 = 1 << 18;
 /// Sizes of headings that are told apart.
 const MAX_LEVELS: usize = 4;
+const DAMAGED: &str = "it is damaged, or built such that reading it fails";
 /// What stands before an item of a list.
 const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{25cf}', '\u{25cb}', '\u{25a0}'];
 
@@ -29,9 +39,12 @@ const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{
 pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
     let unreadable = |error| match error {
         PdfError::Decryption(_) => "it is locked with a password; take that off first".to_owned(),
-        error => OutputError::PdfError(error).to_string(),
+        _ => DAMAGED.to_owned(),
     };
-    let mut document = Document::load_mem(bytes).map_err(unreadable)?;
+    let mut document = match Document::load_mem(bytes) {
+        Err(error) if !matches!(error, PdfError::Decryption(_)) => repaired(bytes).ok_or_else(|| unreadable(error))?,
+        loaded => loaded.map_err(unreadable)?,
+    };
     if document.is_encrypted() {
         document.decrypt("").map_err(unreadable)?;
     }
@@ -39,18 +52,66 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
         return Err(format!("it has more than {MAX_PAGES} pages"));
     }
     list_widths(&mut document);
-    let mut drawn = Drawn::default();
-    // What comes before a page that cannot be read is text all the same.
-    let read = output_doc(&document, &mut drawn);
+    spell_out_operators(&mut document);
+    let (mut drawn, mut unread) = (Drawn::default(), Vec::new());
+    let pages = document.get_pages().into_keys();
+    for (count, page) in (1..).zip(pages) {
+        // The library panics at what it does not know, such as an encoding; other pages are text all the same.
+        let read = catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut drawn, page)));
+        drawn.pages.resize_with(count, Vec::new);
+        if !matches!(read, Ok(Ok(()))) {
+            unread.push(page.to_string());
+        }
+    }
     if drawn.pages.iter().flatten().all(|line| line.text.trim().is_empty()) {
-        read.map_err(|error| error.to_string())?;
-        return Err("it has no text; a scan must be read by a program for that first".to_owned());
+        let scan = "it has no text; a scan must be read by a program for that first";
+        return Err(if unread.is_empty() { scan } else { DAMAGED }.to_owned());
     }
     let mut text = markdown(&drawn.pages);
-    if read.is_err() {
-        text.extend(["Page ", &drawn.pages.len().to_string(), " and what follows could not be read.\n"]);
+    if !unread.is_empty() {
+        let what = if unread.len() == 1 { "Page" } else { "Pages" };
+        text.extend([what, " ", &unread.join(", "), " could not be read.\n"]);
     }
     Ok(text)
+}
+
+/// Writes `'` and `"`, which begin a line and show it, as what they stand for (ISO 32000-1, table 109): the library knows
+/// only that.
+fn spell_out_operators(document: &mut Document) {
+    for page in document.get_pages().into_values() {
+        let Ok(content) = document.get_page_content(page) else { continue };
+        if !has_quotes(&content) {
+            continue;
+        }
+        let Ok(content) = Content::decode(&content) else { continue };
+        let operations = content.operations.into_iter().flat_map(|operation| {
+            let Operation { operator, operands } = operation;
+            let shows = |operands| [Operation::new("T*", vec![]), Operation::new("Tj", operands)];
+            match (operator.as_str(), operands.as_slice()) {
+                ("'", [_]) => shows(operands).to_vec(),
+                ("\"", [words, letters, text]) => {
+                    let spacing = [("Tw", words), ("Tc", letters)];
+                    let spacing = spacing.map(|(operator, space)| Operation::new(operator, vec![space.clone()]));
+                    spacing.into_iter().chain(shows(vec![text.clone()])).collect()
+                }
+                _ => vec![Operation { operator, operands }],
+            }
+        });
+        if let Ok(spelled) = (Content { operations: operations.collect::<Vec<_>>() }).encode() {
+            // What cannot be changed is read as it is.
+            let _ = document.change_page_content(page, spelled);
+        }
+    }
+}
+
+/// Whether something that looks like one of the two operators stands behind a text.
+fn has_quotes(content: &[u8]) -> bool {
+    let is_quote = |at: usize| {
+        matches!(content[at], b'\'' | b'"')
+            && content.get(at + 1).is_none_or(u8::is_ascii_whitespace)
+            && matches!(content[..at].trim_ascii_end().last(), Some(b')' | b'>'))
+    };
+    (0..content.len()).any(is_quote)
 }
 
 /// Lists the widths of letters that are written as ranges (ISO 32000-1, 9.7.4.3), since the library reads only lists.
@@ -316,6 +377,28 @@ mod tests {
         }
         let many = numbers(&[0, 65_535, 500].repeat(5));
         assert_eq!(listed(&many, &mut { MAX_WIDTHS }), None, "together they are too many");
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_read_takes_no_other_with_it_and_every_operator_that_shows_text_is_read() {
+        let content = "BT /F 12 Tf 14 TL 10 150 Td (one) Tj (two's) ' 0 0 (four) \" ET";
+        let page = |fonts: &str| {
+            format!("<< /Type /Page /Parent 2 0 R /Contents 6 0 R /Resources << /Font << {fonts} >> >> >>")
+        };
+        let objects = [
+            "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+            "<< /Type /Pages /Kids [3 0 R 4 0 R 5 0 R] /Count 3 /MediaBox [0 0 200 200] >>".to_owned(),
+            page("/F 7 0 R"),
+            // It names a font that is not there.
+            page(""),
+            page("/F 7 0 R"),
+            format!("<< /Length {} >>\nstream\n{content}\nendstream", content.len()),
+            "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>".to_owned(),
+        ];
+        let objects = (1..).zip(objects).map(|(number, object)| format!("{number} 0 obj\n{object}\nendobj\n"));
+        let read = pdf(format!("%PDF-1.4\n{}", objects.collect::<String>()).as_bytes()).expect("text");
+        let page = "one\ntwo\u{2019}s\nfour\n\n";
+        assert_eq!(read, format!("# Page 1\n\n{page}\n\n# Page 3\n\n{page}Page 2 could not be read.\n"));
     }
 
     #[test]

@@ -35,7 +35,7 @@ mod service;
 mod surface;
 mod viewer;
 
-pub use endpoint::{McpContext, Change, Changes, McpReply, Messages};
+pub use endpoint::{Change, Changes, McpContext, McpReply, Messages};
 pub use grants::MCP_GRANT;
 pub use model::{
     AuditFilter, AuditPage, AuditRow, ExposeMode, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage,

@@ -39,8 +39,8 @@ pub use quota::{Quotas, RESERVE, SETTLE, refusals, settle_in};
 pub use rule::{Metric, NewTier, Rule, Scope, Tier, WindowUnit};
 pub use service::PgTenantService;
 pub use tenant::{
-    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, TenantService,
-    TenantInfo,
+    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantInfo, TenantPage, TenantPatch,
+    TenantService,
 };
 pub use usage::{
     AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,

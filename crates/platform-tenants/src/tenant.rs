@@ -6,7 +6,7 @@ mod repository;
 mod service;
 
 pub use model::{
-    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, TenantInfo,
+    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantInfo, TenantPage, TenantPatch,
 };
 pub(crate) use repository::{TENANT, exists, find, find_user, lock, register_in, standing};
 pub use service::TenantService;

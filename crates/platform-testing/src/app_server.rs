@@ -66,6 +66,8 @@ struct State {
     subscriptions: AtomicU32,
     list: Mutex<Value>,
     feed: Mutex<String>,
+    /// Whoever asks for a token waits.
+    holds: watch::Sender<bool>,
 }
 
 impl FakeApp {
@@ -78,6 +80,7 @@ impl FakeApp {
             subscriptions: AtomicU32::new(0),
             list: Mutex::new(json!([])),
             feed: Mutex::default(),
+            holds: watch::Sender::new(false),
         });
         let shared = Arc::clone(&state);
         let (url, handle) = serve("fake app", move |config: &mut ServiceConfig| {
@@ -121,6 +124,11 @@ impl FakeApp {
     /// The token server does not answer well, or again.
     pub fn be_away(&self, away: bool) {
         self.state.tokens.lock().expect("lock").answers = if away { Answers::Away } else { Answers::Well };
+    }
+
+    /// Whoever asks for a token waits, or no longer.
+    pub fn hold_tokens(&self, holds: bool) {
+        self.state.holds.send_replace(holds);
     }
 
     /// The client is known by a header alone.
@@ -179,6 +187,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         "token" => {
             // As long as a real one takes.
             tokio::time::sleep(Duration::from_millis(20)).await;
+            let _ = state.holds.subscribe().wait_for(|holds| !holds).await;
             token(&state, &recorded)
         }
         "revoke" => {
@@ -245,7 +254,9 @@ fn token(state: &State, request: &ToolRequest) -> HttpResponse {
     let is_client = if tokens.basic {
         request.header("authorization") == "Basic YXBwLWlkOmFwcC1zZWNyZXQ="
     } else {
-        of("client_id") == "app-id" && of("client_secret") == "app-secret"
+        // One app, or `app-id-x` with `app-secret-x`.
+        let which = of("client_id").strip_prefix("app-id");
+        which.is_some() && which == of("client_secret").strip_prefix("app-secret")
     };
     if !is_client {
         return HttpResponse::Unauthorized().json(json!({"error": "invalid_client"}));

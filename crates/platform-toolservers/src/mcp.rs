@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
+use jsonschema::PatternOptions;
 use moka::sync::Cache;
 use platform_core::{AccountId, FairPermit, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::{Redactor, Secret};
-use jsonschema::PatternOptions;
 use rmcp::{
     ClientHandler, ServiceError,
     model::{

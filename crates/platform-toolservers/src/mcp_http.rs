@@ -120,9 +120,7 @@ impl StreamableHttpClient for McpHttp {
                 return Err(Error::InsufficientScope(InsufficientScopeError::new(challenge, None)));
             }
             (202 | 204, _) if discovers => return Ok(undiscovered(asked, "it was accepted")),
-            (202 | 204, _) if asked.is_some() => {
-                return Err(Error::UnexpectedServerResponse(format!("HTTP {status} to a request").into()));
-            }
+            (202 | 204, _) if asked.is_some() => return Err(unanswered(status)),
             (202 | 204, _) => return Ok(StreamableHttpPostResponse::Accepted),
             (404, _) if session.is_some() => return Err(Error::SessionExpired),
             (200..300, _) => {}
@@ -234,6 +232,10 @@ impl StreamableHttpClient for McpHttp {
 fn undiscovered(asked: Option<RequestId>, reason: &str) -> StreamableHttpPostResponse {
     let error = ErrorData::invalid_request(format!("server/discover came to nothing: {reason}"), None);
     StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, asked), None)
+}
+
+fn unanswered(status: u16) -> Error {
+    Error::UnexpectedServerResponse(format!("HTTP {status} to a request, which says nothing").into())
 }
 
 /// A list of tools as the SDK takes it; `None` where it is. Some servers leave out the schema of a tool without arguments,

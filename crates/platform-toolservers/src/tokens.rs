@@ -11,7 +11,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, Result, Timestamp, parse, spawn};
+use platform_core::{AccountId, Clock, Error, Result, Timestamp, parse, spawn_finishing};
 use platform_db::Db;
 use platform_egress::{
     Egress, Method, Outgoing, Payload, Url,
@@ -60,7 +60,7 @@ impl Tokens {
     pub async fn get(self: &Arc<Self>, server: &Arc<Server>, stale: Option<&Secret>) -> Result<Secret, Failure> {
         // A task of its own: a caller that gives up must not lose a refresh token that was given out.
         let (tokens, server, stale) = (Arc::clone(self), Arc::clone(server), stale.cloned());
-        let current = spawn("token", async move { tokens.current(&server, stale.as_ref()).await });
+        let current = spawn_finishing("token", async move { tokens.current(&server, stale.as_ref()).await });
         current.await.unwrap_or_else(|error| Err(Failure::new("AUTH_FAILED", error.to_string())))
     }
 

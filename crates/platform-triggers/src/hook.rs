@@ -142,8 +142,9 @@ impl PgTriggers {
     pub async fn receive(&self, token: &str, headers: &dyn RequestHeaders, body: &Bytes) -> Result<Received> {
         let trigger = self.by_token(token).await?;
         let account = trigger.row.account();
-        let connector = self.integrations.connector(&trigger.row.app)?;
-        let event = connector.event_type(&trigger.row.slug)?;
+        // A sender that hears that there is nothing sends nothing again; the pack may be back soon.
+        let connector = self.integrations.connector(&trigger.row.app).map_err(Error::unavailable)?;
+        let event = connector.event_type(&trigger.row.slug).map_err(Error::unavailable)?;
         if event.r#type != EventKind::Webhook {
             return Err(crate::service::no_address());
         }

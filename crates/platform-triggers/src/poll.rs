@@ -51,7 +51,15 @@ impl Work for PollWork {
         let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
             return end_in(&mut *triggers.db.conn().await?, run).await;
         };
-        let connector = triggers.integrations.connector(&trigger.row.app)?;
+        let known = triggers.integrations.connector(&trigger.row.app).and_then(|connector| {
+            connector.event_type(&trigger.row.slug)?;
+            Ok(connector)
+        });
+        let connector = match known {
+            Ok(connector) => connector,
+            // Its pack may be back the next time.
+            Err(gone) => return triggers.store_polled(run, &trigger, Err(gone), triggers.rules.poll_interval).await,
+        };
         let event = connector.event_type(&trigger.row.slug)?;
         let is_active = trigger.row.state == "active";
         let polled = if is_active { triggers.poll(&account, &trigger.row, event, stop).await } else { Ok(None) };

@@ -20,7 +20,7 @@ use platform_integrations::{
 };
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in};
 use platform_runtime::Budget;
-use platform_tenants::{TenantService, TenantInfo};
+use platform_tenants::{TenantInfo, TenantService};
 use platform_toolservers::{PgToolServerService, TOOL_SERVER, hold_in};
 use platform_vault::{MASK, Secret, SecretLocation, Vault, random_bytes};
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@ use std::{
 
 use diesel_async::AsyncConnection;
 use futures_util::{FutureExt, future::OptionFuture};
-use platform_core::{AccountId, Code, Error, Result, millis, spawn};
+use platform_core::{AccountId, Code, Error, Result, millis, spawn, spawn_finishing};
 use platform_egress::{
     EgressError, Method, Outgoing, Payload, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -34,22 +34,30 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const LEASE: Duration = Duration::from_mins(1);
 /// How often the table is looked at when nobody says that there is something in it.
 const POLL: Duration = Duration::from_millis(250);
-/// Deliveries that are in memory at once, and of one account.
+/// Deliveries that are in memory at once, and of one account, but for those whose receivers say nothing for long.
 const MOST: usize = 256;
 const MAX_OF_ACCOUNT: usize = 128;
+/// Attempts under way, and those of one account.
+const MAX_SENDING: usize = 2048;
+const MAX_SENDING_OF_ACCOUNT: usize = 512;
 /// Sent to one receiver at once.
 const AT_ONCE: usize = 4;
 /// Taken for a receiver that answers at once, so that it need not wait for the table.
 const MAX_OF_LANE: usize = 64;
-/// A receiver that answered nothing for so long holds no more than what it is being sent.
+/// A receiver that answered nothing for so long takes no place from others, and is sent no more than one at once.
 const STALLED: Duration = Duration::from_secs(1);
 /// Attempts that are noted together.
 const MAX_NOTED: usize = 256;
 
 /// What waits for one receiver.
 struct Lane {
+    account: String,
     /// Attempts under way.
     sending: usize,
+    /// Those of them that have a place.
+    placed: usize,
+    /// Its receiver answered nothing for a while, and nothing since.
+    is_slow: bool,
     /// Taken and not begun, with the moment by which it must begin and the end of its lease.
     waiting: VecDeque<(Claimed, Instant, i64)>,
     /// Successes since the last failure.
@@ -59,13 +67,35 @@ struct Lane {
 }
 
 impl Lane {
-    fn new() -> Self {
-        Self { sending: 0, waiting: VecDeque::new(), successes: 0, moved: Instant::now() }
+    fn new(account: &str) -> Self {
+        Self {
+            account: account.to_owned(),
+            sending: 0,
+            placed: 0,
+            is_slow: false,
+            waiting: VecDeque::new(),
+            successes: 0,
+            moved: Instant::now(),
+        }
+    }
+
+    /// How many attempts may be under way.
+    fn at_once(&self) -> usize {
+        if self.is_slow { 1 } else { AT_ONCE }
+    }
+
+    /// Gives up the places of attempts at a receiver that answers nothing; how many.
+    fn give_up_places(&mut self) -> usize {
+        if self.sending == 0 || self.moved.elapsed() < STALLED {
+            return 0;
+        }
+        self.is_slow = true;
+        mem::take(&mut self.placed)
     }
 
     /// What waits for a receiver that answers nothing, or has waited for too long: others need its place.
     fn stalled(&mut self) -> VecDeque<(Claimed, Instant, i64)> {
-        let is_stalled = self.sending == AT_ONCE && self.moved.elapsed() >= STALLED;
+        let is_stalled = self.sending >= self.at_once() && self.moved.elapsed() >= STALLED;
         let is_late = self.waiting.front().is_some_and(|(_, begins, _)| Instant::now() >= *begins);
         if !is_stalled && !is_late {
             return VecDeque::new();
@@ -78,8 +108,23 @@ impl Lane {
 /// An attempt that ended.
 struct Ended {
     lane: String,
-    account: String,
     succeeded: bool,
+}
+
+/// The lanes of a sender; what nobody began is due again when it ends.
+struct Lanes {
+    webhooks: Arc<PgWebhooks>,
+    of: HashMap<String, Lane>,
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        let (webhooks, lanes) = (Arc::clone(&self.webhooks), mem::take(&mut self.of));
+        let taken: VecDeque<_> = lanes.into_values().flat_map(|lane| lane.waiting).collect();
+        if !taken.is_empty() {
+            spawn_finishing("give deliveries back", async move { webhooks.give_back(taken).await });
+        }
+    }
 }
 
 /// What a sender shares with its attempts.
@@ -94,7 +139,9 @@ impl PgWebhooks {
     pub async fn keep(self: Arc<Self>) {
         let (noted, to_note) = mpsc::channel(4 * MOST);
         let attempts = Attempts { webhooks: Arc::clone(&self), noted, jitter: AtomicU64::new(0) };
-        tokio::join!(self.keep_routing(), self.keep_noting(to_note), self.send_all(Arc::new(attempts)));
+        // Attempts that are under way when the process ends are noted.
+        spawn_finishing("note attempts", Arc::clone(&self).keep_noting(to_note));
+        tokio::join!(self.keep_routing(), self.send_all(Arc::new(attempts)));
     }
 
     async fn keep_routing(&self) {
@@ -113,7 +160,8 @@ impl PgWebhooks {
 
     /// Serves all receivers, each apart from the others.
     async fn send_all(&self, attempts: Arc<Attempts>) {
-        let mut lanes: HashMap<String, Lane> = HashMap::new();
+        let mut lanes = Lanes { webhooks: Arc::clone(&attempts.webhooks), of: HashMap::new() };
+        let lanes = &mut lanes.of;
         let mut held: HashMap<String, usize> = HashMap::new();
         let (end, mut ended) = mpsc::unbounded_channel::<Ended>();
         let mut looks = true;
@@ -121,12 +169,16 @@ impl PgWebhooks {
         loop {
             if looks
                 && claiming.is_none()
-                && let Some(room) = self.room(&lanes, &held)
+                && let Some(room) = self.room(lanes, &held)
             {
                 looks = false;
                 claiming = Some(self.claim(room).boxed());
             }
-            for (name, lane) in &mut lanes {
+            for (name, lane) in lanes.iter_mut() {
+                for _ in 0..lane.give_up_places() {
+                    release(&mut held, &lane.account);
+                    looks = true;
+                }
                 let stalled = lane.stalled();
                 if !stalled.is_empty() {
                     for (claimed, ..) in &stalled {
@@ -136,16 +188,15 @@ impl PgWebhooks {
                     spawn("deliver", async move { webhooks.give_back(stalled).await });
                     looks = true;
                 }
-                while lane.sending < AT_ONCE
+                while lane.sending < lane.at_once()
                     && let Some((claimed, _, lease)) = lane.waiting.pop_front()
                 {
-                    lane.sending += 1;
+                    (lane.sending, lane.placed) = (lane.sending + 1, lane.placed + 1);
                     lane.moved = Instant::now();
                     let (attempts, end, lane) = (Arc::clone(&attempts), end.clone(), name.clone());
-                    spawn("deliver", async move {
-                        let account = claimed.account_id.clone();
+                    spawn_finishing("deliver", async move {
                         let succeeded = attempts.attempt(claimed, lease).await;
-                        let _ = end.send(Ended { lane, account, succeeded });
+                        let _ = end.send(Ended { lane, succeeded });
                     });
                 }
             }
@@ -160,7 +211,8 @@ impl PgWebhooks {
                             let is_some = !claimed.is_empty();
                             for (one, lease) in claimed {
                                 *held.entry(one.account_id.clone()).or_default() += 1;
-                                lanes.entry(one.lane.clone()).or_insert_with(Lane::new).waiting.push_back((one, begins, lease));
+                                let lane = lanes.entry(one.lane.clone()).or_insert_with(|| Lane::new(&one.account_id));
+                                lane.waiting.push_back((one, begins, lease));
                             }
                             // Where there was something there may be more.
                             looks |= is_some && held.values().sum::<usize>() < MOST / 2;
@@ -170,11 +222,15 @@ impl PgWebhooks {
                 }
                 Some(first) = ended.recv() => {
                     let mut next = Some(first);
-                    while let Some(Ended { lane, account, succeeded }) = next {
-                        release(&mut held, &account);
+                    while let Some(Ended { lane, succeeded }) = next {
                         if let Entry::Occupied(mut entry) = lanes.entry(lane) {
                             let lane = entry.get_mut();
                             lane.sending -= 1;
+                            if lane.placed > lane.sending {
+                                lane.placed -= 1;
+                                release(&mut held, &lane.account);
+                            }
+                            lane.is_slow &= !succeeded;
                             lane.moved = Instant::now();
                             lane.successes = if succeeded { lane.successes + 1 } else { 0 };
                             looks |= lane.waiting.len() < AT_ONCE;
@@ -194,19 +250,28 @@ impl PgWebhooks {
 
     /// What more can be taken.
     fn room(&self, lanes: &HashMap<String, Lane>, held: &HashMap<String, usize>) -> Option<ClaimRoom> {
-        let most = MOST - held.values().sum::<usize>().min(MOST);
+        let sending: usize = lanes.values().map(|lane| lane.sending).sum();
+        let most = MOST.saturating_sub(held.values().sum()).min(MAX_SENDING.saturating_sub(sending));
         if most == 0 {
             return None;
         }
         let room = |lane: &Lane| {
-            let share = lane.successes.clamp(AT_ONCE, MAX_OF_LANE);
+            let share = if lane.is_slow { lane.at_once() } else { lane.successes.clamp(AT_ONCE, MAX_OF_LANE) };
             share.saturating_sub(lane.sending + lane.waiting.len())
         };
         let rooms: HashMap<&String, usize> = lanes.iter().map(|(name, lane)| (name, room(lane))).collect();
         // Half of what is left, so that there is some for the next account.
         let share_of_account = MAX_OF_ACCOUNT.min(most.div_ceil(2));
-        let left = |held: &usize| MAX_OF_ACCOUNT.saturating_sub(*held).min(share_of_account);
-        let accounts: HashMap<&String, usize> = held.iter().map(|(account, held)| (account, left(held))).collect();
+        let mut sending_of: HashMap<&String, usize> = HashMap::new();
+        for lane in lanes.values() {
+            *sending_of.entry(&lane.account).or_default() += lane.sending;
+        }
+        let left = |(account, sending): (&String, usize)| {
+            let held = held.get(account).copied().unwrap_or_default();
+            let left = MAX_OF_ACCOUNT.saturating_sub(held).min(MAX_SENDING_OF_ACCOUNT.saturating_sub(sending));
+            left.min(share_of_account)
+        };
+        let accounts: HashMap<&String, usize> = sending_of.into_iter().map(|of| (of.0, left(of))).collect();
         let now = self.clock.now().0;
         Some(ClaimRoom {
             now,
@@ -235,7 +300,7 @@ impl PgWebhooks {
     }
 
     /// Notes what attempts came to, many at once.
-    async fn keep_noting(&self, mut ended: mpsc::Receiver<Tried>) {
+    async fn keep_noting(self: Arc<Self>, mut ended: mpsc::Receiver<Tried>) {
         let mut tried = Vec::with_capacity(MAX_NOTED);
         while ended.recv_many(&mut tried, MAX_NOTED).await > 0 {
             // Whoever locks several locks them in this order.

@@ -402,8 +402,8 @@ const NOTE: &str = "WITH tried AS (
     ), noted AS (
         UPDATE webhook_deliveries d SET status = tried.status,
             attempts = jsonb_path_query_array(d.attempts || tried.attempt, '$[last - 49 to last]'),
-            tries = d.tries + 1, next_ms = tried.next_ms
-        FROM tried WHERE d.id = tried.id AND d.next_ms = tried.lease
+            tries = d.tries + 1, next_ms = CASE WHEN d.next_ms IS NOT NULL THEN tried.next_ms END
+        FROM tried WHERE d.id = tried.id AND (d.next_ms = tried.lease OR d.next_ms IS NULL AND d.status = 'pending')
     ), receiver AS (
         SELECT account, webhook, bool_or(status = 'succeeded') AS succeeded, max(disables) AS disables, max(now) AS now,
             max(patience_ms) AS patience_ms

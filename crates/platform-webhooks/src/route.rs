@@ -123,7 +123,8 @@ impl PgWebhooks {
                 deliveries.push(delivery);
             }
             let is_of_thread = event.kind.starts_with("thread.");
-            let mut urls: Vec<&String> = [&address.callback_url, &address.webhook_url].into_iter().flatten().collect();
+            let named = [&address.callback_url, &address.webhook_url].into_iter().flatten();
+            let mut urls: Vec<&String> = named.chain(event.urls.iter().flatten()).collect();
             urls.dedup();
             for url in urls.into_iter().filter(|_| is_of_thread) {
                 self.make_default_secret(&account).await?;
@@ -213,6 +214,7 @@ pub(crate) fn made_up(account: &AccountId, webhook: &str, kind: &str, data: Valu
         project_id: None,
         depth: 0,
         created_ms: now.0,
+        urls: None,
     };
     let mut delivery = delivery(&event, message(&event, false), now);
     webhook.clone_into(&mut delivery.lane);

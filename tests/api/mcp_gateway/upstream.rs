@@ -203,9 +203,7 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
     let bomb = (0..200).fold(object.clone(), |of, _| json!({"type": "object", "properties": {"a": of}}));
     let refresh = format!("/mcp-gateway/servers/{first}/refresh");
     let before = listed(&app, &key, "").await;
-    for lie in
-        [json!([tool("deep", &bomb)]), json!([tool("text", &json!("no schema"))]), json!([{"description": "x"}, 7])]
-    {
+    for lie in [json!([tool("deep", &bomb)]), json!([{"description": "x"}, 7])] {
         liar.describe(lie);
         assert_eq!(app.post(&refresh, json!({})).await.error(), "UPSTREAM_ERROR");
         assert_eq!(listed(&app, &key, "").await, before);
@@ -225,6 +223,35 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
     assert!(left.len() == 2 && left.iter().all(is_fit), "{left:?}");
     called(&app, &key, "", "honest__echo", json!({})).await;
     assert_eq!(honest.requests("tools/call").len(), 2);
+    // One tool that is described in a way that clients refuse does not take the others of the list with it.
+    let good = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^a"}, "b": {"$ref": "#"}}});
+    let output = |name: &str, schema: Value| json!({"name": name, "inputSchema": object, "outputSchema": schema});
+    let odd = json!({"properties": {"a": true, "b": false, "c": 5}, "required": ["a", 7]});
+    liar.describe(json!([
+        {"name": "odd", "inputSchema": odd, "description": 5, "annotations": {"title": 5, "readOnlyHint": "yes"}},
+        {"name": "text", "inputSchema": "none"},
+        {"name": "lists", "inputSchema": {"type": "object", "properties": [], "required": null}},
+        output("array", json!({"type": "array"})), output("unknown", json!({"type": "object", "properties": {"a": {"type": "x"}}})),
+        output("dangling", json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}})),
+        output("pattern", json!({"type": "object", "properties": {"a": {"pattern": "("}}})), output("page", good.clone()),
+    ]));
+    assert_eq!(app.post(&refresh, json!({})).await.body["health"], "ok");
+    let list = rpc(&app, &key, "", "tools/list", json!({})).await.body["result"]["tools"].clone();
+    let find = |name: &str| {
+        let tools = list.as_array().expect("tools").iter();
+        tools.clone().find(|tool| tool["name"] == format!("liar__{name}")).expect("a tool").clone()
+    };
+    let spelled = json!({"type": "object", "properties": {"a": {}, "b": {"not": {}}, "c": {}}, "required": ["a"]});
+    assert_eq!((&find("odd")["inputSchema"], find("odd").get("annotations")), (&spelled, None), "{list}");
+    let empty = json!({"type": "object", "properties": {}, "required": []});
+    assert_eq!((&find("text")["inputSchema"], &find("lists")["inputSchema"]), (&empty, &empty), "{list}");
+    for name in ["array", "unknown", "dangling", "pattern"] {
+        assert_eq!(find(name).get("outputSchema"), None, "{name}");
+    }
+    assert_eq!(find("page")["outputSchema"], good);
+    // Its failures have nothing that clients would hold against that schema.
+    let failed = called(&app, &key, "", "liar__page", json!({})).await;
+    assert!(!wrong(&failed).is_empty() && failed.body["result"].get("structuredContent").is_none(), "{}", failed.body);
 }
 
 #[tokio::test]

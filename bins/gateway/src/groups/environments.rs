@@ -8,7 +8,7 @@ use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{Code, Error, Id, Result, spawn};
 use platform_environments::{
     CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
-    EnvironmentSettings, OutputMode, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService,
+    EnvironmentSettings, ListFiles, NewCommand, OutputMode, OutputPiece, PgEnvironments, ReadFile, SandboxService,
     SessionFilter, SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile, whole,
 };
 use platform_http::{Answer, Event, Group, KeptKey, Request, key};

@@ -8,7 +8,7 @@ use platform_auth::{ClientService, PgAuthService};
 use platform_core::{Id, Owner, Result};
 use platform_http::{Answer, Group, List, OpenTo, Request, key};
 use platform_integrations::{
-    APP, CONNECTION, Callback, Connecting, LoginOutcome, IntegrationService, Listed, NewConnection, PgIntegrations,
+    APP, CONNECTION, Callback, Connecting, IntegrationService, Listed, LoginOutcome, NewConnection, PgIntegrations,
     Revocations, origin_of, purge_attempts,
 };
 use platform_toolservers::{TOOL_SERVER, TestRequest, ToolServerService};

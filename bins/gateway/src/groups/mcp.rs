@@ -11,7 +11,7 @@ use platform_core::{
 use platform_http::{Answer, Event, Follower, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
-    McpContext, Change, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile,
+    Change, MCP_GRANT, MCP_PROFILE, McpContext, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile,
     SwitchesPut, ToolSwitches, Viewer, purge_audit,
 };
 use platform_runtime::ToolCall;

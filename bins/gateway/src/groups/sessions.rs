@@ -8,7 +8,7 @@ use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::ASSISTANT;
 use platform_core::Result;
 use platform_http::{Answer, Group, OpenTo, Request, account_key};
-use platform_tenants::{PgTenantService, TenantService, TenantInfo};
+use platform_tenants::{PgTenantService, TenantInfo, TenantService};
 use serde_json::json;
 
 use crate::module::{Module, Purge};

@@ -11,9 +11,7 @@ use platform_toolservers::{
     ListedGroup, PgToolServerService, ServerType, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter,
     ToolServerService,
 };
-use serde::Deserialize;
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::integrations::{AppToolsQuery, shown_tools};
 use crate::{

@@ -15,7 +15,7 @@ use platform_toolservers::TOOL_SERVER;
 use serde_json::Value;
 
 use super::{
-    ThreadConfig, Threads,
+    ThreadConfig, Threads, addresses,
     change::act::Act,
     change::request::{
         AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, ThreadMessage,
@@ -414,6 +414,9 @@ impl ThreadService for PgThreadService {
         conn.transaction::<_, Error, _>(async |conn| {
             let record = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             record.allow(Action::Delete)?;
+            if record.names_address() {
+                addresses::keep_in(conn, account, id.as_str()).await?;
+            }
             repository::delete(conn, account, id).await
         })
         .await?;

@@ -12,7 +12,7 @@ use platform_db::{Db, Idempotency};
 use platform_guardrails::ScreenContext;
 use platform_jobs::{Jobs, Run, traceparent};
 use platform_runtime::{Budget, Catalog, ChildPool, Dictations, ModelSpec, Payer, Role, Toolbox};
-use platform_tenants::{TenantService, TenantInfo};
+use platform_tenants::{TenantInfo, TenantService};
 use tokio::sync::oneshot;
 use tracing::warn;
 

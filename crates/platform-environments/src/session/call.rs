@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 use super::{
     exec::{channel, whole},
     live::{Live, gone},
-    model::{CommandOutput, OutputMode, NewCommand, OutputPiece, StopSandbox},
+    model::{CommandOutput, NewCommand, OutputMode, OutputPiece, StopSandbox},
     proxy::ProxiedRequest,
     repository::{self, SessionRow},
     service::Worker,

@@ -16,7 +16,7 @@ pub use exec::whole;
 pub(crate) use keep::patiently;
 pub(crate) use live::{Live, Machines};
 pub use model::{
-    CommandOutput, FileContent, FileListing, OutputMode, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxSession,
+    CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputMode, OutputPiece, ReadFile, SandboxSession,
     SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox, StoppedSandbox, WhoseSandbox,
     WriteFile, WrittenFile,
 };

@@ -13,9 +13,9 @@ use super::{
     exec::{Line, channel, run},
     live::{Live, failed, gone},
     model::{
-        CommandOutput, FileContent, FileListing, OutputMode, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxSession,
-        SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox, StoppedSandbox,
-        WriteFile, WrittenFile,
+        CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputMode, OutputPiece, ReadFile,
+        SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox,
+        StoppedSandbox, WriteFile, WrittenFile,
     },
     repository::{self, SessionRow},
     start::Starter,

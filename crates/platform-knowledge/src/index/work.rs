@@ -398,6 +398,17 @@ fn language(text: &str) -> &'static str {
         Some(Lang::Ron) => "romanian",
         Some(Lang::Rus) => "russian",
         Some(Lang::Tur) => "turkish",
+        Some(Lang::Ara) => "arabic",
+        Some(Lang::Ell) => "greek",
+        Some(Lang::Hin) => "hindi",
+        Some(Lang::Ind) => "indonesian",
+        Some(Lang::Lit) => "lithuanian",
+        Some(Lang::Nep) => "nepali",
+        Some(Lang::Srp) => "serbian",
+        Some(Lang::Tam) => "tamil",
+        Some(Lang::Cat) => "catalan",
+        Some(Lang::Hye) => "armenian",
+        Some(Lang::Yid) => "yiddish",
         _ => "simple",
     }
 }

@@ -18,8 +18,11 @@ use crate::index::kept_words;
 const MAX_COUNTED: i64 = 20_000;
 /// Documents whose pieces are counted; who has more has many.
 const MAX_READ: i64 = 5000;
-/// Pieces that are weighed: those that have most of the words.
+/// Pieces that are weighed: those that have most of the words, and of so many those that have them most often.
 const MAX_WEIGHED: i64 = 200;
+const MAX_RANKED: i64 = 1000;
+/// What a word counts that is a stop word in one of the languages.
+const STOP_WORD: f64 = 0.1;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
 const MAX_ASKED: i64 = 64;
 /// Words of a query that are looked for, the rarest.
@@ -49,8 +52,9 @@ struct Row {
 }
 
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
-/// two. Words are those of the query in every language that the account has documents in. The pieces of each are found
-/// once, which counts them; those that have most of what is rare are weighed, and above all those that have it in a
+/// two. Words are those of the query in every language that the account has documents in; those that are stop words in one
+/// of them are rare where texts are in another, or in none that is told, and count little. The pieces of each are found once,
+/// which counts them; those that have most of what is rare are weighed, and above all those that have it in a
 /// heading or in the name. A word is kept with a prefix of its account; pieces that were indexed before that have the
 /// account as another word. `|| ''` keeps PostgreSQL from going through all pieces of the account beside those of the word.
 fn statement(bounds: &Bounds) -> String {
@@ -96,13 +100,15 @@ fn statement(bounds: &Bounds) -> String {
                 SELECT document_id, position FROM chunks WHERE account_id || '' = $1 AND words @@ asked.query
                 LIMIT {MAX_COUNTED}) hit
         ), counted AS MATERIALIZED (
-            SELECT asked.*, coalesce(pieces, 0) AS pieces
+            SELECT asked.*, coalesce(pieces, 0) AS pieces, EXISTS (SELECT FROM languages
+                WHERE language <> 'simple' AND to_tsvector(language::regconfig, word) = '') AS is_stop
             FROM asked LEFT JOIN (SELECT n, count(*) AS pieces FROM hits GROUP BY n) h USING (n)
         ), total AS (
             SELECT CASE WHEN count(*) < {MAX_READ} THEN sum(piece_count) ELSE greatest(sum(piece_count), {MAX_COUNTED})
                 END AS of FROM (SELECT piece_count FROM documents WHERE account_id = $1 LIMIT {MAX_READ}) d
         ), sought AS MATERIALIZED (
-            SELECT n, word, query, pieces, ln(1 + (greatest(of - pieces, 0) + 0.5) / (pieces + 0.5))::float8 AS weight
+            SELECT n, word, query, pieces, ln(1 + (greatest(of - pieces, 0) + 0.5) / (pieces + 0.5))::float8
+                * CASE WHEN is_stop THEN {STOP_WORD} ELSE 1 END AS weight
             FROM counted, total WHERE pieces > 0 ORDER BY pieces, n LIMIT {MAX_WORDS}
         ), rare AS MATERIALIZED (
             SELECT n, hits.document_id, hits.position, weight FROM hits JOIN sought USING (n) {within}
@@ -116,10 +122,16 @@ fn statement(bounds: &Bounds) -> String {
             JOIN asked USING (n) CROSS JOIN LATERAL (
                 SELECT hits.document_id, hits.position FROM chunks hits {within}
                 WHERE hits.account_id || '' = $1 AND hits.words @@ asked.above LIMIT {MAX_WEIGHED}) hit
-        ), candidates AS (
-            SELECT document_id, position FROM (
+        ), ranked AS MATERIALIZED (
+            SELECT document_id, position, sum(weight) AS weight FROM (
                 SELECT document_id, position, weight FROM matching UNION ALL SELECT * FROM above
-            ) m GROUP BY 1, 2 ORDER BY sum(weight) DESC, 1, 2 LIMIT {MAX_WEIGHED}
+            ) m GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT {MAX_RANKED}
+        ), candidates AS (
+            SELECT of.document_id, of.position FROM ranked of
+            JOIN chunks c ON c.account_id = $1 AND c.document_id = of.document_id AND c.position = of.position
+            ORDER BY of.weight DESC,
+                ts_rank(c.words, (SELECT string_agg(query::text, '|')::tsquery FROM sought)) DESC, 1, 2
+            LIMIT {MAX_WEIGHED}
         ), weighed AS (
             SELECT c.*, d.name,
                 (SELECT sum(s.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0))

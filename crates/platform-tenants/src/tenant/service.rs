@@ -10,7 +10,7 @@ use platform_db::{Conn, Idempotency};
 use super::{
     former,
     model::{
-        NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, TenantInfo,
+        NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantInfo, TenantPage, TenantPatch,
         domain_of,
     },
     repository::{self, SUBTENANT, TENANT, TenantRow},
