@@ -46,6 +46,10 @@ await step("an assistant is made, and what is wrong is said at its field", async
   await to(page, "#/assistants");
   await press("New assistant");
   await field("Name").fill("Helper");
+  // What was typed is not thrown away without a question.
+  await press("Close");
+  await page.waitForSelector("dialog:has-text('What you typed is lost.')");
+  await press("No, keep it");
   await field("Identifier").fill("Not Good!");
   await press("Make assistant");
   await page.waitForSelector(".field.wrong [role=alert]");
@@ -105,6 +109,12 @@ await step("five hundred words a second are shown without a dropped frame that a
   const within = (share) => Math.round(gaps[Math.floor(gaps.length * share)]);
   console.log(`  ${gaps.length} frames, 95 % within ${within(0.95)} ms`);
   assert.ok(within(0.5) < 100, `half of the frames come late: ${within(0.5)} ms`);
+  const left = () => page.evaluate(() => document.documentElement.scrollHeight - innerHeight - scrollY);
+  assert.ok((await left()) < 130, "what is said last is in sight");
+  // The chat is in the address: it is there again behind another tab of the record.
+  await page.getByRole("tab", { name: "JSON" }).click();
+  await page.getByRole("tab", { name: "Playground" }).click();
+  await page.waitForSelector(".message.assistant:has-text('word1000')");
 });
 
 await step("one of two calls is approved, and what was thought of an answer is shown again", async () => {

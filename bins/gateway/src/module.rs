@@ -30,17 +30,24 @@ pub(crate) struct Module {
 pub(crate) struct Keeper {
     what: &'static str,
     task: BoxFuture<'static, ()>,
+    ends_early: bool,
 }
 
 impl Keeper {
     pub fn new(what: &'static str, task: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { what, task: Box::pin(task) }
+        Self { what, task: Box::pin(task), ends_early: false }
     }
 
-    /// Goes on until `stopping`.
-    pub fn start(self, stopping: CancellationToken) {
+    /// It begins nothing new once the process is told to end.
+    pub fn ending_early(self) -> Self {
+        Self { ends_early: true, ..self }
+    }
+
+    /// Goes on until `stopping`, or until `closing`.
+    pub fn start(self, closing: &CancellationToken, stopping: &CancellationToken) {
+        let end = if self.ends_early { closing } else { stopping }.clone();
         spawn(self.what, async move {
-            stopping.run_until_cancelled(self.task).await;
+            end.run_until_cancelled(self.task).await;
         });
     }
 }

@@ -93,7 +93,7 @@ impl Running {
         keepers.push(purge::hourly(db.clone(), clock, purges));
         let stopping = CancellationToken::new();
         for keeper in keepers {
-            keeper.start(stopping.clone());
+            keeper.start(&closing, &stopping);
         }
         let grace = config.shutdown_grace;
         Ok(Self {

@@ -122,10 +122,17 @@ impl Idempotency {
     }
 
     async fn renew(&self, db: &Db) -> Result<()> {
-        let claimed = idempotency::table.find(&self.scope).filter(idempotency::status.eq(CLAIMED));
-        let renewing = diesel::update(claimed).set(idempotency::created_at.eq(sql::<Timestamptz>("now()")));
+        let renewing = diesel::update(idempotency::table.find(&self.scope).filter(self.is_claimed()))
+            .set(idempotency::created_at.eq(sql::<Timestamptz>("now()")));
         renewing.execute(&mut *db.conn().await?).await?;
         Ok(())
+    }
+
+    /// Whether a row is the claim of this request: another may have taken the key over with another body.
+    #[diesel::dsl::auto_type(no_type_alias)]
+    fn is_claimed<'a>(&'a self) -> _ {
+        let (status, hash): (i16, &'a str) = (CLAIMED, &self.body_hash);
+        idempotency::status.eq(status).and(idempotency::body_hash.eq(hash))
     }
 
     /// Stores the answer in the transaction of its effect. When another request with this key
@@ -153,7 +160,7 @@ impl Idempotency {
         let sql = format!(
             "INSERT INTO idempotency (scope, body_hash, status, body, account) VALUES ($1, $2, $3, $4, $5)
             ON CONFLICT (scope) DO UPDATE SET status = excluded.status, body = excluded.body, created_at = now()
-                WHERE idempotency.status = {CLAIMED}"
+                WHERE idempotency.status = {CLAIMED} AND idempotency.body_hash = excluded.body_hash"
         );
         let keeping = diesel::sql_query(sql).bind::<Text, _>(&self.scope).bind::<Text, _>(&self.body_hash);
         let keeping = keeping.bind::<SmallInt, _>(i16::try_from(status).unwrap_or(200));
@@ -164,8 +171,9 @@ impl Idempotency {
 
     /// Frees a claimed key under which nothing was done.
     pub async fn release_claim(&self, db: &Db) -> Result<()> {
-        let claimed = idempotency::table.find(&self.scope).filter(idempotency::status.eq(CLAIMED));
-        diesel::delete(claimed).execute(&mut *db.conn().await?).await?;
+        diesel::delete(idempotency::table.find(&self.scope).filter(self.is_claimed()))
+            .execute(&mut *db.conn().await?)
+            .await?;
         Ok(())
     }
 

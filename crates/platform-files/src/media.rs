@@ -48,7 +48,7 @@ pub fn media_type(name: &str, declared: &str, head: &[u8]) -> String {
     .to_owned()
 }
 
-/// What a ZIP is by the names of its entries, which stand in any order (ECMA-376, part 2).
+/// What a ZIP is whose first entry is of the packaging of Office, by the names of the next ones, in any order (ECMA-376, part 2).
 fn office_type(head: &[u8]) -> Option<&'static str> {
     const BEGINS: &[u8] = b"PK\x03\x04";
     let begins = (0..head.len()).filter(|at| head[*at..].starts_with(BEGINS));

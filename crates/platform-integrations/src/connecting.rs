@@ -105,6 +105,7 @@ impl PgIntegrations {
             setup(&connector, &scheme, "app", &scheme.app_fields, &mut given)?;
         }
         let mut fields = before.map(|open| open.held.fields.clone()).unwrap_or_default();
+        fields.retain(|name, _| scheme.account_fields.iter().any(|field| field.name == *name));
         let account_given = field_texts("accountFields", &scheme.account_fields, &new.account_fields, &fields)?;
         check_fields("accountFields", &scheme.account_fields, &account_given)?;
         fields.extend(account_given);
@@ -349,7 +350,10 @@ impl PgIntegrations {
             let id = fields.get("clientId")?.expose().to_owned();
             Some(oauth::Client { id, secret: fields.get("clientSecret").cloned() })
         });
-        let signing_secret = app_fields.as_ref().and_then(|fields| fields.get("signingSecret").cloned());
+        let of_app = match &app_fields {
+            Some(fields) => fields.clone(),
+            None => self.connections.app_fields(account, &row.app, &mode).await?,
+        };
         let client = match given {
             Some(client) => Some(client),
             None => self.connections.client(account, &connector, &scheme).await?,
@@ -362,7 +366,7 @@ impl PgIntegrations {
         };
         if let Some(client) = client {
             held.fields.insert("clientId".to_owned(), client.id.into());
-            let secrets = [("clientSecret", client.secret), ("signingSecret", signing_secret)];
+            let secrets = [("clientSecret", client.secret), ("signingSecret", of_app.get("signingSecret").cloned())];
             for (name, secret) in secrets {
                 held.fields.remove(name);
                 held.fields.extend(secret.map(|secret| (name.to_owned(), secret)));

@@ -232,35 +232,37 @@ impl PgConnections {
     }
 
     /// The same as whom a connection was made: the account may have connected another app of its own since.
-    async fn client_of(
+    pub(crate) async fn client_of(
         &self,
         account: &AccountId,
         connector: &Connector,
         scheme: &AuthScheme,
-        held: &Held,
+        held: &BTreeMap<String, Secret>,
     ) -> Result<Option<Client>> {
         let now = self.client(account, connector, scheme).await?;
-        let Some(id) = held.fields.get("clientId") else { return Ok(now) };
+        let Some(id) = held.get("clientId") else { return Ok(now) };
         // A secret that was replaced since is the better one.
         if now.as_ref().is_some_and(|now| now.id == id.expose()) {
             return Ok(now);
         }
-        Ok(Some(Client { id: id.expose().to_owned(), secret: held.fields.get("clientSecret").cloned() }))
+        Ok(Some(Client { id: id.expose().to_owned(), secret: held.get("clientSecret").cloned() }))
     }
 
     /// The secret with which an app signs what it sends to an account.
     pub async fn signing_secret(&self, account: &AccountId, connection: &str) -> Result<Option<Secret>> {
         let Some(open) = self.find(account, connection).await? else { return Ok(None) };
         let (connector, scheme) = self.scheme(&open)?;
-        let mut given = self.app_fields(account, &open.row.app, scheme.mode.as_str()).await?;
+        let given = self.app_fields(account, &open.row.app, scheme.mode.as_str()).await?;
+        let held = &open.held.fields;
         let id = |fields: &BTreeMap<String, Secret>| fields.get("clientId").map(|id| id.expose().to_owned());
-        if id(&open.held.fields).is_some_and(|of| Some(of) != id(&given)) {
-            given.clear();
-        }
-        if let Some(secret) = given.get("signingSecret").or_else(|| open.held.fields.get("signingSecret")) {
+        // It was made with this app, whichever came since.
+        let is_of = |other: Option<&str>| id(held).is_none_or(|of| Some(of.as_str()) == other);
+        let of_account = given.get("signingSecret").filter(|_| is_of(id(&given).as_deref()));
+        if let Some(secret) = of_account.or_else(|| held.get("signingSecret")) {
             return Ok(Some(secret.clone()));
         }
-        Ok(connector.managed.as_ref().and_then(|client| client.signing_secret.clone()))
+        let managed = connector.managed.as_ref().filter(|client| is_of(Some(&client.id)));
+        Ok(managed.and_then(|client| client.signing_secret.clone()))
     }
 
     /// Changes how a connection stands, with all that follows, in the transaction that locked it.
@@ -397,7 +399,7 @@ impl PgConnections {
         let fetched = match self.scheme(&open) {
             Ok((connector, scheme)) => {
                 let refresh = open.held.refresh.clone().unwrap_or_else(|| String::new().into());
-                match self.client_of(account, &connector, &scheme, &open.held).await {
+                match self.client_of(account, &connector, &scheme, &open.held.fields).await {
                     // Calls that have a place may wait for it.
                     Ok(client) => oauth::refresh(&self.egress.unplaced(), &scheme, client.as_ref(), &refresh).await,
                     Err(error) => Err(oauth::Refusal::Passing(error.message().to_owned())),

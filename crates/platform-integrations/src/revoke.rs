@@ -30,14 +30,17 @@ pub(crate) struct Revocation {
     scheme: String,
     token: Secret,
     until: Timestamp,
-    /// Where the log-in of an MCP server is, which no pack says.
+    /// As whom it was made, and where the log-in of an MCP server is, which no pack says.
     fields: BTreeMap<String, Secret>,
 }
 
 impl Revocation {
     pub fn of(app: &str, open: &OpenConnection, now: Timestamp) -> Self {
         let token = open.held.refresh.clone().or_else(|| open.held.access.clone());
-        let fields = if mcp::is_server(app) { open.held.fields.clone() } else { BTreeMap::new() };
+        let mut fields = open.held.fields.clone();
+        if !mcp::is_server(app) {
+            fields.retain(|name, _| name == "clientId" || name == "clientSecret");
+        }
         Self {
             fields,
             app: app.to_owned(),
@@ -90,7 +93,7 @@ impl Work for Revocations {
                 match scheme {
                     None => true,
                     Some(scheme) => {
-                        let client = all.client(&account, connector, &scheme).await?;
+                        let client = all.client_of(&account, connector, &scheme, &revocation.fields).await?;
                         oauth::revoke(&all.egress.of(&account), &scheme, client.as_ref(), &revocation.token).await
                     }
                 }

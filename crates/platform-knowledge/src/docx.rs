@@ -2,17 +2,18 @@
 
 use std::io::{Cursor, Read, Write};
 
+use crate::pdf::DAMAGED;
 use undoc::{
     model::{Block, ListInfo, ListType, Paragraph},
     render::{RenderOptions, to_markdown},
 };
 use zip::{CompressionMethod, ZipArchive, ZipWriter, result::ZipResult, write::SimpleFileOptions};
 
-/// What the parts of a document may have together once they are expanded, in bytes.
+/// What the parts of a document may have together, texts once they are expanded, in bytes.
 const MAX_EXPANDED: u64 = 64 << 20;
 
 pub(crate) fn docx(bytes: &[u8]) -> Result<String, String> {
-    let unreadable = |_| "it is damaged, or built such that reading it fails".to_owned();
+    let unreadable = |_| DAMAGED.to_owned();
     let expanded =
         expanded(bytes).map_err(|_| "it is damaged: it is no archive of parts as Word writes it".to_owned())?;
     let expanded = expanded.ok_or_else(|| format!("its parts have more than {MAX_EXPANDED} bytes"))?;
@@ -34,6 +35,8 @@ fn expanded(bytes: &[u8]) -> ZipResult<Option<Vec<u8>>> {
         let part = parts.by_index(at)?;
         let name = part.name()?.into_owned();
         if ![".xml", ".rels"].iter().any(|kind| name.to_ascii_lowercase().ends_with(kind)) {
+            let Some(rest) = left.checked_sub(part.compressed_size()) else { return Ok(None) };
+            left = rest;
             written.raw_copy_file(part)?;
             continue;
         }

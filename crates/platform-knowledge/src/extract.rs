@@ -14,7 +14,7 @@ use crate::{
     document::{IndexingError, MAX_TEXT},
     docx::docx,
     html::html,
-    pdf::pdf,
+    pdf::{DAMAGED, pdf},
     skill::unpack,
 };
 
@@ -149,7 +149,7 @@ pub(crate) async fn text_of_bytes(
         Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
         Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
-        Err(ChildError::Failed(_)) => Err(unreadable("it is damaged, or built such that reading it fails")),
+        Err(ChildError::Failed(_)) => Err(unreadable(DAMAGED)),
     })
 }
 

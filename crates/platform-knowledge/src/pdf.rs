@@ -8,7 +8,7 @@ use std::{
 use pdf_extract::{
     Dictionary, Document, Error as PdfError, Object,
     content::{Content, Operation},
-    output_doc_page,
+    output_doc, output_doc_page,
 };
 
 mod drawn;
@@ -24,6 +24,8 @@ use crate::{document::MAX_TEXT, html::table_of};
 
 /// Pages of a PDF.
 const MAX_PAGES: usize = 10_000;
+/// Pages that are read one by one, each of which has the library look through all.
+const MAX_PAGES_ALONE: usize = 1000;
 /// A line is a heading from so many times the size of the text on, and up to so many letters.
 const LARGER: f64 = 1.15;
 const MAX_HEADING: usize = 150;
@@ -31,7 +33,7 @@ const MAX_HEADING: usize = 150;
 const MAX_WIDTHS: i64 = 1 << 18;
 /// Sizes of headings that are told apart.
 const MAX_LEVELS: usize = 4;
-const DAMAGED: &str = "it is damaged, or built such that reading it fails";
+pub(crate) const DAMAGED: &str = "it is damaged, or built such that reading it fails";
 /// What stands before an item of a list.
 const BULLETS: [char; 7] = ['\u{2022}', '\u{25e6}', '\u{25aa}', '\u{2023}', '\u{25cf}', '\u{25cb}', '\u{25a0}'];
 
@@ -43,6 +45,7 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
     };
     let mut document = match Document::load_mem(bytes) {
         Err(error) if !matches!(error, PdfError::Decryption(_)) => repaired(bytes).ok_or_else(|| unreadable(error))?,
+        Ok(document) if document.get_pages().is_empty() => repaired(bytes).unwrap_or(document),
         loaded => loaded.map_err(unreadable)?,
     };
     if document.is_encrypted() {
@@ -54,13 +57,22 @@ pub(crate) fn pdf(bytes: &[u8]) -> Result<String, String> {
     list_widths(&mut document);
     spell_out_operators(&mut document);
     let (mut drawn, mut unread) = (Drawn::default(), Vec::new());
-    let pages = document.get_pages().into_keys();
-    for (count, page) in (1..).zip(pages) {
-        // The library panics at what it does not know, such as an encoding; other pages are text all the same.
-        let read = catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut drawn, page)));
-        drawn.pages.resize_with(count, Vec::new);
-        if !matches!(read, Ok(Ok(()))) {
-            unread.push(page.to_string());
+    // The library panics at what it does not know, such as an encoding.
+    let read = catch_unwind(AssertUnwindSafe(|| output_doc(&document, &mut drawn)));
+    if !matches!(read, Ok(Ok(()))) {
+        // The pages from there on, one by one: those that can be read are text all the same.
+        let first = drawn.pages.len().saturating_sub(1);
+        drawn.pages.truncate(first);
+        for (count, page) in (1..).zip(document.get_pages().into_keys()).skip(first).take(MAX_PAGES_ALONE) {
+            let read = catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut drawn, page)));
+            drawn.pages.resize_with(count, Vec::new);
+            if !matches!(read, Ok(Ok(()))) {
+                unread.push(page.to_string());
+            }
+        }
+        let (read, all) = (drawn.pages.len(), document.get_pages().len());
+        if read < all {
+            unread.push(format!("{} to {all}", read + 1));
         }
     }
     if drawn.pages.iter().flatten().all(|line| line.text.trim().is_empty()) {
@@ -84,6 +96,10 @@ fn spell_out_operators(document: &mut Document) {
             continue;
         }
         let Ok(content) = Content::decode(&content) else { continue };
+        // Pictures within it are not written back as they were.
+        if content.operations.iter().any(|operation| operation.operator == "BI") {
+            continue;
+        }
         let operations = content.operations.into_iter().flat_map(|operation| {
             let Operation { operator, operands } = operation;
             let shows = |operands| [Operation::new("T*", vec![]), Operation::new("Tj", operands)];
@@ -380,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_cannot_be_read_takes_no_other_with_it_and_every_operator_that_shows_text_is_read() {
+    fn a_page_that_cannot_be_read_takes_no_other_with_it_and_lines_that_an_operator_begins_are_read() {
         let content = "BT /F 12 Tf 14 TL 10 150 Td (one) Tj (two's) ' 0 0 (four) \" ET";
         let page = |fonts: &str| {
             format!("<< /Type /Page /Parent 2 0 R /Contents 6 0 R /Resources << /Font << {fonts} >> >> >>")

@@ -178,11 +178,12 @@ impl PgMcpGateway {
         Ok(McpReply::Changes(Changes { first, watching: Some(Box::new(watching)), last: None }))
     }
 
-    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago.
+    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; a header goes to
+    /// none of which its sender may use nothing.
     async fn read_with_header(&self, account: &AccountId, view: &View, header: &Secret) -> Result<()> {
         let digest = sha256_hex(header.expose());
         let (mut reading, until) = (Vec::new(), Instant::now() + MAX_READING);
-        for id in view.servers() {
+        for id in view.usable_servers() {
             let server = self.tool_servers.offered(account, id).await?;
             let wants_header =
                 |server: &OfferedServer| server.is_exposed() && server.auth_mode() == McpAuthMode::Passthrough;

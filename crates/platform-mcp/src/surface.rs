@@ -295,6 +295,20 @@ impl View {
         &self.surface.servers
     }
 
+    /// Those of them of which it may use something, as far as is known what they have.
+    pub fn usable_servers(&self) -> impl Iterator<Item = &String> {
+        let (mut known, mut usable) = (HashSet::new(), HashSet::new());
+        for tool in &self.surface.tools {
+            if let (Some(server), _) = tool.target.names() {
+                known.insert(server);
+                if tool.enabled && self.is_granted(tool) {
+                    usable.insert(server);
+                }
+            }
+        }
+        self.servers().iter().filter(move |id| usable.contains(id.as_str()) || !known.contains(id.as_str()))
+    }
+
     /// The same without some assistants and agents, by the names of their tools.
     pub fn without(self, hidden: HashSet<String>) -> Self {
         Self { hidden, ..self }

@@ -63,7 +63,7 @@ const MAX_TOOL: usize = 65_536;
 /// Pages of a list of tools.
 const MAX_PAGES: usize = 200;
 /// Memory of a compiled pattern.
-const MAX_PATTERN: usize = 64 << 10;
+const MAX_PATTERN: usize = 256 << 10;
 
 /// The server whose tools may have changed.
 pub(crate) type Changed = (AccountId, String);
@@ -408,7 +408,7 @@ impl McpClients {
                     self.note_answer(server, with, 200).await;
                 }
                 let failure = connection.redacted(failure(&connection.url, &error));
-                if !answered && !is_refusal(&error) {
+                if !answered && !is_refusal(&error) && !is_forbidden(&error) {
                     self.degrade(server, &failure);
                 }
                 return Err(failure);
@@ -532,7 +532,7 @@ impl McpClients {
                 Ok(Connection { service, url, redactor, token, listed: OnceCell::new() })
             }
             Ok(Err(error)) => {
-                let failure = if error.is_authorization_required() || is_refusal(&error) {
+                let failure = if error.is_authorization_required() || is_refusal(&error) || is_forbidden(&error) {
                     refused()
                 } else {
                     failure_behind(&url, &error)
@@ -645,13 +645,18 @@ fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
             return true;
         }
         // A refusal without a challenge has no type of its own.
-        let said = error.to_string();
-        if ["401", "403"].iter().any(|status| said.contains(&format!("unexpected server response: HTTP {status}"))) {
+        if error.to_string().contains("unexpected server response: HTTP 401") {
             return true;
         }
         next = error.source();
     }
     false
+}
+
+/// Whether the server says that this is not for whoever asks, and not why.
+fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.to_string().contains("unexpected server response: HTTP 403"))
 }
 
 /// Bytes of a tool as it is told.
@@ -677,13 +682,19 @@ fn as_json(answer: impl Serialize) -> Result<Value, Failure> {
 
 /// Whether clients can hold results against it: one list with any other makes many of them refuse all of it.
 fn is_output_schema(schema: &Value) -> bool {
-    schema["type"] == "object" && jsonschema::meta::is_valid(schema) && is_whole(schema, schema)
+    let is_known = |draft: &Value| draft.as_str().is_some_and(|draft| draft.contains("json-schema.org/"));
+    let mut plain = schema.clone();
+    let draft = plain.as_object_mut().and_then(|fields| fields.remove("$schema"));
+    schema["type"] == "object"
+        && draft.as_ref().is_none_or(is_known)
+        && jsonschema::draft202012::meta::is_valid(&plain)
+        && is_whole(schema, schema)
 }
 
-/// Whether all that a schema refers to is a part of it, and its patterns are some.
+/// Whether all that a schema refers to is a part of it, by where it stands, and its patterns are some.
 fn is_whole(part: &Value, whole: &Value) -> bool {
     let is_pattern = |value: &Value| {
-        let patterns = PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+        let patterns = PatternOptions::fancy_regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
         jsonschema::options().with_pattern_options(patterns).build(&json!({"pattern": value})).is_ok()
     };
     match part {

@@ -55,13 +55,17 @@ const MAX_ASKED: (usize, Duration) = (16, Duration::from_secs(10));
 /// A stream that ended is opened again after what its server says, within these milliseconds.
 const REOPENS_AFTER_MS: (u64, u64) = (1000, 300_000);
 /// How servers say with 400 that they know a session no longer, where the specification has 404.
-const SESSION_IS_OVER: [&str; 6] = [
-    "no valid session id",
-    "invalid session id",
+const SESSION_IS_OVER: [&str; 10] = [
+    "no valid session",
+    "invalid session",
     "invalid or expired session",
     "session not found",
+    "session id not found",
     "session expired",
+    "session has expired",
+    "session does not exist",
     "unknown session",
+    "no such session",
 ];
 
 /// A client of one MCP server.
@@ -254,15 +258,18 @@ fn mended(json: &[u8]) -> Option<Vec<u8>> {
         let count = tool.len();
         tool.retain(|field, value| match field.as_str() {
             "description" | "title" => value.is_string(),
-            "outputSchema" => value.is_object(),
-            "annotations" => value.as_object().is_some_and(|hints| {
-                hints.iter().all(|(hint, value)| {
-                    if hint == "title" { value.is_string() } else { !hint.ends_with("Hint") || value.is_boolean() }
-                })
-            }),
+            "outputSchema" | "annotations" => value.is_object(),
             _ => true,
         });
         is_other |= tool.len() < count;
+        if let Some(hints) = tool.get_mut("annotations").and_then(Value::as_object_mut) {
+            let count = hints.len();
+            hints.retain(|hint, value| match hint.as_str() {
+                "title" => value.is_string(),
+                hint => !hint.ends_with("Hint") || value.is_boolean(),
+            });
+            is_other |= hints.len() < count;
+        }
     }
     is_other.then(|| answer.to_string().into_bytes())
 }

@@ -12,7 +12,7 @@ use std::{
 
 use diesel_async::AsyncConnection;
 use futures_util::{FutureExt, future::OptionFuture};
-use platform_core::{AccountId, Code, Error, Result, millis, spawn, spawn_finishing};
+use platform_core::{AccountId, Code, Error, Result, millis, spawn_finishing};
 use platform_egress::{
     EgressError, Method, Outgoing, Payload, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -56,7 +56,7 @@ struct Lane {
     sending: usize,
     /// Those of them that have a place.
     placed: usize,
-    /// Its receiver answered nothing for a while, and nothing since.
+    /// Its receiver answered nothing for a while, and has taken nothing since.
     is_slow: bool,
     /// Taken and not begun, with the moment by which it must begin and the end of its lease.
     waiting: VecDeque<(Claimed, Instant, i64)>,
@@ -77,6 +77,10 @@ impl Lane {
             successes: 0,
             moved: Instant::now(),
         }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.sending > 0 || !self.waiting.is_empty()
     }
 
     /// How many attempts may be under way.
@@ -111,7 +115,7 @@ struct Ended {
     succeeded: bool,
 }
 
-/// The lanes of a sender; what nobody began is due again when it ends.
+/// The lanes of a sender; what it took and did not begin is due again when it ends.
 struct Lanes {
     webhooks: Arc<PgWebhooks>,
     of: HashMap<String, Lane>,
@@ -185,7 +189,7 @@ impl PgWebhooks {
                         release(&mut held, &claimed.account_id);
                     }
                     let webhooks = Arc::clone(&attempts.webhooks);
-                    spawn("deliver", async move { webhooks.give_back(stalled).await });
+                    spawn_finishing("give deliveries back", async move { webhooks.give_back(stalled).await });
                     looks = true;
                 }
                 while lane.sending < lane.at_once()
@@ -200,7 +204,7 @@ impl PgWebhooks {
                     });
                 }
             }
-            lanes.retain(|_, lane| lane.sending > 0 || !lane.waiting.is_empty() || lane.successes > 0);
+            lanes.retain(|_, lane| lane.is_busy() || lane.successes > 0 || lane.is_slow);
             tokio::select! {
                 // Whoever is served is served on meanwhile.
                 Some(claimed) = OptionFuture::from(claiming.as_mut()) => {
@@ -241,8 +245,8 @@ impl PgWebhooks {
                 () = self.waiting.notified() => looks = true,
                 () = tokio::time::sleep(POLL) => {
                     looks = true;
-                    // Who has nothing waiting is known no longer.
-                    lanes.retain(|_, lane| lane.sending > 0 || !lane.waiting.is_empty());
+                    // Who has nothing waiting is known no longer, who was slow for a while.
+                    lanes.retain(|_, lane| lane.is_busy() || lane.is_slow && lane.moved.elapsed() < LEASE);
                 }
             }
         }
@@ -250,7 +254,7 @@ impl PgWebhooks {
 
     /// What more can be taken.
     fn room(&self, lanes: &HashMap<String, Lane>, held: &HashMap<String, usize>) -> Option<ClaimRoom> {
-        let sending: usize = lanes.values().map(|lane| lane.sending).sum();
+        let sending: usize = lanes.values().map(|lane| lane.sending + lane.waiting.len()).sum();
         let most = MOST.saturating_sub(held.values().sum()).min(MAX_SENDING.saturating_sub(sending));
         if most == 0 {
             return None;
@@ -264,7 +268,7 @@ impl PgWebhooks {
         let share_of_account = MAX_OF_ACCOUNT.min(most.div_ceil(2));
         let mut sending_of: HashMap<&String, usize> = HashMap::new();
         for lane in lanes.values() {
-            *sending_of.entry(&lane.account).or_default() += lane.sending;
+            *sending_of.entry(&lane.account).or_default() += lane.sending + lane.waiting.len();
         }
         let left = |(account, sending): (&String, usize)| {
             let held = held.get(account).copied().unwrap_or_default();

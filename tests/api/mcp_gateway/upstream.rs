@@ -224,14 +224,16 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
     called(&app, &key, "", "honest__echo", json!({})).await;
     assert_eq!(honest.requests("tools/call").len(), 2);
     // One tool that is described in a way that clients refuse does not take the others of the list with it.
-    let good = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^a"}, "b": {"$ref": "#"}}});
+    let good =
+        json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?!b)a"}, "b": {"$ref": "#"}}});
     let output = |name: &str, schema: Value| json!({"name": name, "inputSchema": object, "outputSchema": schema});
     let odd = json!({"properties": {"a": true, "b": false, "c": 5}, "required": ["a", 7]});
     liar.describe(json!([
-        {"name": "odd", "inputSchema": odd, "description": 5, "annotations": {"title": 5, "readOnlyHint": "yes"}},
+        {"name": "odd", "inputSchema": odd, "description": 5, "annotations": {"title": 5, "readOnlyHint": true}},
         {"name": "text", "inputSchema": "none"},
         {"name": "lists", "inputSchema": {"type": "object", "properties": [], "required": null}},
         output("array", json!({"type": "array"})), output("unknown", json!({"type": "object", "properties": {"a": {"type": "x"}}})),
+        output("draft", json!({"$schema": "https://acme.example/draft", "type": "object"})),
         output("dangling", json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}})),
         output("pattern", json!({"type": "object", "properties": {"a": {"pattern": "("}}})), output("page", good.clone()),
     ]));
@@ -242,10 +244,11 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
         tools.clone().find(|tool| tool["name"] == format!("liar__{name}")).expect("a tool").clone()
     };
     let spelled = json!({"type": "object", "properties": {"a": {}, "b": {"not": {}}, "c": {}}, "required": ["a"]});
-    assert_eq!((&find("odd")["inputSchema"], find("odd").get("annotations")), (&spelled, None), "{list}");
+    assert_eq!((&find("odd")["inputSchema"], &find("odd")["annotations"]["title"]), (&spelled, &Value::Null), "{list}");
+    assert_eq!(find("odd")["annotations"]["readOnlyHint"], true);
     let empty = json!({"type": "object", "properties": {}, "required": []});
     assert_eq!((&find("text")["inputSchema"], &find("lists")["inputSchema"]), (&empty, &empty), "{list}");
-    for name in ["array", "unknown", "dangling", "pattern"] {
+    for name in ["array", "unknown", "draft", "dangling", "pattern"] {
         assert_eq!(find(name).get("outputSchema"), None, "{name}");
     }
     assert_eq!(find("page")["outputSchema"], good);

@@ -207,7 +207,10 @@ export async function* states(path: string, isOver: (state: any) => boolean, sig
         yield (state = changed(state, frame));
       }
     } catch (error) {
-      if (signal.aborted || error instanceof ApiError && !passes(error)) throw error;
+      if (signal.aborted || error instanceof ApiError && !passes(error)) {
+        onCut?.(false);
+        throw error;
+      }
       isCut = true;
       onCut?.(true);
     }

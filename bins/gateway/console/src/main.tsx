@@ -112,8 +112,8 @@ function Frame(): JSX.Element {
   const { path } = useRoute();
   const [open, setOpen] = useState<"" | "palette" | "calls" | "menu">("");
   const [, redraw] = useState(0);
-  const was = useRef<string | null>(null);
-  const [visit, setVisit] = useState(0);
+  const isFirst = useRef(true);
+  const [turn, setTurn] = useState(0);
   const here = path[0] ?? "home";
   const groups = GROUPS.filter(isOpen);
   const hasRuns = canChats() || canThreads();
@@ -141,11 +141,11 @@ function Frame(): JSX.Element {
   useEffect(() => {
     setOpen((now) => (now === "menu" ? "" : now));
     scrollTo(0, 0);
-    if (was.current !== null) document.getElementById("main")?.focus({ preventScroll: true });
-    was.current = path.join("/");
+    if (!isFirst.current) document.getElementById("main")?.focus({ preventScroll: true });
+    isFirst.current = false;
     document.title = `${(group(here)?.title ?? here.charAt(0).toUpperCase() + here.slice(1))} · Console`;
   }, [path.join("/")]);
-  const link = (id: string, title: string) => <li key={id}><a href={href(id)} onClick={() => location.hash === href(id) && setVisit(visit + 1)} aria-current={here === id || (id === "runs" && ["threads", "chats"].includes(here)) ? "page" : undefined}>{title}</a></li>;
+  const link = (id: string, title: string) => <li key={id}><a href={href(id)} onClick={() => location.hash === href(id) && setTurn(turn + 1)} aria-current={here === id || (id === "runs" && ["threads", "chats"].includes(here)) ? "page" : undefined}>{title}</a></li>;
   const section = (name: string) => {
     const of = groups.filter((one: Group) => one.section === name);
     return of.length > 0 && <section key={name}><h2>{name}</h2><ul>{of.map((one) => link(one.id, one.title))}</ul></section>;
@@ -169,7 +169,7 @@ function Frame(): JSX.Element {
           {SECTIONS.map(section)}
           <ul><li><a href="/docs">API reference</a></li></ul>
         </nav>
-        <main id="main" tabIndex={-1}><Boundary key={`${path.join("/")} ${visit}`}><Page /></Boundary></main>
+        <main id="main" tabIndex={-1}><Boundary key={`${path.join("/")} ${turn}`}><Page /></Boundary></main>
       </div>
       {open === "palette" && <Palette commands={commands} close={() => setOpen("")} />}
       {open === "calls" && <Calls close={() => setOpen("")} />}

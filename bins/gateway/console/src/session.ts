@@ -180,11 +180,15 @@ export function lost(why: string): void {
 }
 
 /// Whoever logs out of one tab is out of all.
-addEventListener("storage", (event) => {
-  if (event.key === RETURNS && event.newValue === null && identity?.kind === "user") void end();
-});
+const tabs = new BroadcastChannel("console.log-out");
+tabs.onmessage = () => identity?.kind === "user" && void end();
 
-export const logOut = (): Promise<void> => (identity?.kind === "user" ? (localStorage.removeItem(RETURNS), end()) : Promise.resolve(leave(null)));
+export async function logOut(): Promise<void> {
+  if (identity?.kind !== "user") return leave(null);
+  localStorage.removeItem(RETURNS);
+  tabs.postMessage(null);
+  await end();
+}
 
 function leave(why: string | null): void {
   [bearer, refreshToken] = [null, null];

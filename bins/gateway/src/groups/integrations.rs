@@ -42,7 +42,7 @@ pub(crate) fn module(
         groups: vec![group(Arc::new(services))],
         works: vec![Arc::new(Revocations(Arc::clone(connections)))],
         keepers: vec![
-            Keeper::new("connections", Arc::clone(connections).keep()),
+            Keeper::new("connections", Arc::clone(connections).keep()).ending_early(),
             Keeper::new("tools of apps", Arc::clone(integrations).renew_servers()),
         ],
         purges: vec![Purge::new("attempts to connect", |conn, now| Box::pin(purge_attempts(conn, now)))],

@@ -15,7 +15,7 @@ const DELIVERY: Kind = Kind::of_account("webhook delivery");
 pub(crate) fn module(webhooks: &Arc<PgWebhooks>) -> Module {
     Module {
         groups: vec![group(webhooks.clone())],
-        keepers: vec![Keeper::new("webhooks", Arc::clone(webhooks).keep())],
+        keepers: vec![Keeper::new("webhooks", Arc::clone(webhooks).keep()).ending_early()],
         purges: vec![Purge::new("webhook deliveries", {
             let webhooks = Arc::clone(webhooks);
             move |conn, now| {

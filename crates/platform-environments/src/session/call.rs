@@ -51,7 +51,7 @@ pub(crate) enum Call {
         command: NewCommand,
         /// For whom.
         worker: Option<Worker>,
-        /// How it is heard.
+        /// How what it says is told.
         mode: OutputMode,
     },
     /// Stop.

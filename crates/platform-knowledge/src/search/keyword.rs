@@ -18,8 +18,9 @@ use crate::index::kept_words;
 const MAX_COUNTED: i64 = 20_000;
 /// Documents whose pieces are counted; who has more has many.
 const MAX_READ: i64 = 5000;
-/// Pieces that are weighed: those that have most of the words, and of so many those that have them most often.
+/// Pieces that are weighed: those that have most of the words, and have them most often.
 const MAX_WEIGHED: i64 = 200;
+/// Pieces of which it is looked how often they have the words.
 const MAX_RANKED: i64 = 1000;
 /// What a word counts that is a stop word in one of the languages.
 const STOP_WORD: f64 = 0.1;

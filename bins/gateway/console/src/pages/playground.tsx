@@ -76,6 +76,7 @@ export function useChat(assistant: string, began: string | null): Chat {
       setStored(messages);
     };
     setError(null);
+    setCut(false);
     follow().catch((error) => {
       if (leaving.signal.aborted) return;
       // A chat that never ran since it was stored has no state, only messages.
@@ -177,8 +178,8 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
 
 export function Playground({ assistant }: { assistant: Record_ }): JSX.Element {
   const [uid, setUid] = useQuery("chat");
-  const [began, setBegan] = useState(0);
-  return <One key={began} assistant={assistant} began={uid || null} made={setUid} anew={() => (setUid(""), setBegan((began) => began + 1))} />;
+  const [count, setCount] = useState(0);
+  return <One key={count} assistant={assistant} began={uid || null} made={setUid} anew={() => (setUid(""), setCount((count) => count + 1))} />;
 }
 
 function One({ assistant, began, made, anew }: { assistant: Record_; began: string | null; made: (uid: string) => void; anew: () => void }): JSX.Element {

@@ -143,7 +143,8 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   if (!loaded.value) return <p role="status">Loading…</p>;
   const { record, etag } = loaded.value;
   const change = async (body: Record<string, unknown>) => {
-    await call("PATCH", fill(path, ids), { body, headers: etag ? { "If-Match": etag } : {} }).finally(loaded.again);
+    await call("PATCH", fill(path, ids), { body, headers: etag ? { "If-Match": etag } : {} });
+    loaded.again();
   };
   const remove = async () => {
     await call("DELETE", fill(path, ids));

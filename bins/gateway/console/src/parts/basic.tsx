@@ -91,7 +91,7 @@ export function Dialog(props: { title: string; close: () => void; children: Comp
   useEffect(() => dialog.current?.showModal(), []);
   const leave = async () => (!isTyped || (await ask("What you typed is lost."))) && props.close();
   return (
-    <dialog ref={dialog} class={props.wide ? "wide" : undefined} aria-labelledby={title} onClose={props.close} onInput={() => setTyped(true)}
+    <dialog ref={dialog} class={props.wide ? "wide" : undefined} aria-labelledby={title} onClose={props.close} onInput={(event) => (event.target as Element).closest(".form") && setTyped(true)}
       onCancel={(event) => event.target === dialog.current && isTyped && (event.preventDefault(), void leave())}
       onPointerDown={(event) => !props.stays && event.target === dialog.current && isBeside(event) && void leave()}>
       <header><h2 id={title}>{props.title}</h2><button type="button" class="quiet" aria-label="Close" onClick={leave}>✕</button></header>
