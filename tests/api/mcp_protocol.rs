@@ -43,6 +43,10 @@ async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_ter
         assert_eq!(ask("tools/list", json!({})).await["tools"][0]["name"], "s__echo", "{revision}");
         assert!(ask("tools/call", json!({"name": "s__echo"})).await["content"].is_array(), "{revision}");
     }
+    let two = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
+    let two = two.header("x-upstream-authorization", "Bearer a").header("x-upstream-authorization", "Bearer b");
+    let two = two.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}));
+    assert_eq!(app.send(two).await.error(), "BAD_REQUEST", "nobody knows which of them is meant");
     let raw = async |body: &str| {
         let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
         app.send(request.header("content-type", "application/json").body(body.to_owned())).await

@@ -34,7 +34,7 @@ const BODY_MEMORY: (usize, usize) = (128 << 20, 64 << 20);
 /// Uploads that are still coming, in all and of one account; each holds about half a megabyte of memory.
 const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
-const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
+const MAX_CONNECTION_WAIT: Duration = Duration::from_secs(2);
 /// Wrong passwords from one address, and for one name: so many at once, then as many in a quarter of an hour.
 const WRONG_FROM_ADDRESS: Rate = Rate { count: 30, minutes: 15, burst: 30 };
 const WRONG_FOR_NAME: Rate = Rate { count: 10, minutes: 15, burst: 10 };
@@ -272,7 +272,7 @@ impl Gate {
         static SAID: Once = Once::new();
         let network = network(peer);
         let places = if self.is_trusted(peer) { &self.proxied } else { &self.connections };
-        let place = timeout(CONNECTION_PATIENCE, places.acquire(&network)).await.ok();
+        let place = timeout(MAX_CONNECTION_WAIT, places.acquire(&network)).await.ok();
         if place.is_none() {
             SAID.call_once(|| {
                 warn!(

@@ -750,7 +750,7 @@ pub(crate) fn field_texts(
             (_, Value::String(text)) if text == MASK && stored.contains_key(name) => {}
             (_, Value::String(text)) if text == MASK => {
                 let message = format!("{path}.{name} is the mask of a value, and none is stored");
-                checks.issue(&format!("{path}.{name}"), "mask", message);
+                checks.issue(&format!("{path}.{name}"), "format", message);
             }
             (_, Value::String(text)) => drop(texts.insert(name.clone(), text.clone().into())),
             ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => {

@@ -18,7 +18,7 @@ use tokio::{sync::mpsc, time::Instant, time::sleep};
 use crate::{
     endpoint::McpContext,
     model::{CallOutcome, TargetType},
-    protocol::{MISSING_CAPABILITY, Message, error_result, error_text, text_result},
+    protocol::{MISSING_CAPABILITY, Message, error_result, error_text, say_in_text, text_result},
     repository::CallRow,
     service::PgMcpGateway,
     surface::{Target, Tool, View},
@@ -144,7 +144,7 @@ impl Calling {
         match self.made(tool, message, updates).await {
             // Clients hold what is structured against the schema; the text says the same.
             Called::Failed(mut result) if has_output_schema => {
-                result.as_object_mut().and_then(|fields| fields.remove("structuredContent"));
+                result.as_object_mut().map(say_in_text);
                 Called::Failed(result)
             }
             called => called,

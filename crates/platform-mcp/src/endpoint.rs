@@ -178,8 +178,8 @@ impl PgMcpGateway {
         Ok(McpReply::Changes(Changes { first, watching: Some(Box::new(watching)), last: None }))
     }
 
-    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; a header goes to
-    /// none of which its sender may use nothing.
+    /// Reads the tools of servers that show them only to who calls, where that was not done or is long ago; a header goes
+    /// to those alone of which its sender may use something.
     async fn read_with_header(&self, account: &AccountId, view: &View, header: &Secret) -> Result<()> {
         let digest = sha256_hex(header.expose());
         let (mut reading, until) = (Vec::new(), Instant::now() + MAX_READING);

@@ -193,12 +193,8 @@ impl Message {
         } else if let Some(fields) = result.as_object_mut() {
             fields.remove("resultType");
             // Older clients know objects alone.
-            if let Some(structured) = fields.remove("structuredContent") {
-                if structured.is_object() {
-                    fields.insert("structuredContent".to_owned(), structured);
-                } else if fields.get("content").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-                    fields.insert("content".to_owned(), json!([{"type": "text", "text": structured.to_string()}]));
-                }
+            if fields.get("structuredContent").is_some_and(|structured| !structured.is_object()) {
+                say_in_text(fields);
             }
         }
         json!({"jsonrpc": "2.0", "id": self.id, "result": result})
@@ -386,6 +382,14 @@ pub(crate) fn error_result(code: &str, mut said: Object) -> Value {
     json!({"isError": true, "content": [{"type": "text", "text": Value::Object(said.clone()).to_string()}], "structuredContent": said})
 }
 
+/// Takes what programs read out of a result, and says it in a text where that says nothing.
+pub(crate) fn say_in_text(result: &mut Object) {
+    let says_nothing = result.get("content").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    if let Some(structured) = result.remove("structuredContent").filter(|_| says_nothing) {
+        result.insert("content".to_owned(), json!([{"type": "text", "text": structured.to_string()}]));
+    }
+}
+
 /// A result that is one text, and what programs read.
 pub(crate) fn text_result(text: &str, structured: &Value) -> Value {
     json!({"content": [{"type": "text", "text": text}], "structuredContent": structured})
@@ -417,6 +421,13 @@ mod tests {
         let Ok(Incoming::Request(message)) = Message::read(call.to_string().as_bytes(), &McpHeaders::default()) else {
             panic!("it is a request")
         };
+        for (result, expected) in [
+            (json!({"structuredContent": [1]}), json!({"content": [{"type": "text", "text": "[1]"}]})),
+            (json!({"content": [{}], "structuredContent": 1}), json!({"content": [{}]})),
+            (json!({"structuredContent": {"a": 1}}), json!({"structuredContent": {"a": 1}})),
+        ] {
+            assert_eq!(message.answer(result)["result"], expected, "older clients know objects alone");
+        }
         let mut found = message.answer(discovered("Find tools."));
         found["result"]["resultType"] = "complete".into();
         is("discovered", from_value::<DiscoverResult>(found["result"].clone()).map(drop));

@@ -175,9 +175,9 @@ impl Inner {
 
     /// Counts what a call took; a database that is away is waited for.
     async fn settle(&self, took: Arc<RawValue>) {
-        let patience = Instant::now() + OWED_FOR;
+        let until = Instant::now() + OWED_FOR;
         while let Err(error) = self.settling.write(Arc::clone(&took)).await {
-            if Instant::now() > patience {
+            if Instant::now() > until {
                 return error!(%error, took = took.get(), "What a call took could not be counted.");
             }
             tokio::time::sleep(RETRY_DELAY).await;

@@ -125,6 +125,14 @@ fn viewers(follower: &Follower, access: &Arc<Access>) -> impl Stream<Item = View
 }
 
 fn context(request: &Request) -> Result<McpContext> {
+    // Of two that say different things somebody on the way may have read the other.
+    for name in ["mcp-protocol-version", "mcp-method", "mcp-name", UPSTREAM] {
+        let mut all = request.headers.get_all(name);
+        let first = all.next();
+        if all.any(|other| Some(other) != first) {
+            return Err(Error::new(Code::BAD_REQUEST, format!("The header {name} is there twice, with two values.")));
+        }
+    }
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let params = request.headers.iter().filter_map(|(name, value)| {
