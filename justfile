@@ -34,15 +34,16 @@ check:
 prove *WHAT:
     bash tests/prove.sh {{WHAT}}
 
-# the figures of docs/PERFORMANCE.md; `just bench 1 7` measures rows 1 and 7
+# the figures of docs/PERFORMANCE.md: `just bench 1 7` measures rows 1 and 7; `just bench peers` other systems at the same
+# work, `just bench turns 1000000` what the database keeps of turns, `just bench migrations` how long each takes
 bench *ARGS:
     cargo build --release -p platform-gateway -p platform-bench
     ./target/release/platform-bench {{ARGS}}
 
-# the curves of docs/PERFORMANCE.md: how costs grow with chats, messages and streams
+# the curves of docs/PERFORMANCE.md: how costs grow with chats, messages, streams, tenants, tool servers and runs that wait
 growth *ARGS:
     cargo build --release -p platform-gateway -p platform-bench
-    ./target/release/platform-bench --growth docs/growth.svg {{ARGS}}
+    ./target/release/platform-bench growth docs/growth.svg {{ARGS}}
 
 # a coverage-guided fuzzer for a while: provider_stream, tool_address or stream_frames (needs cargo-fuzz and a nightly compiler)
 fuzz TARGET SECONDS="60":

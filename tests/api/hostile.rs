@@ -201,17 +201,17 @@ impl Probe {
 }
 
 /// Has health asked again and again while something is under way; the longest it took.
-async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> (T, Duration) {
+pub async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> (T, Duration) {
     let probe = Probe::start(app, "GET /v1/health", "none", &json!({}));
     let outcome = meanwhile.await;
     (outcome, probe.end().pop().unwrap_or_default())
 }
 
 /// Nobody waits so long for a look at health.
-const STALL: Duration = Duration::from_secs(1);
+pub const STALL: Duration = Duration::from_secs(1);
 
 /// Each of these tests takes all the processors it gets: of more than two at once none would be told apart from the others.
-static TURNS: Semaphore = Semaphore::const_new(2);
+pub static TURNS: Semaphore = Semaphore::const_new(2);
 
 #[tokio::test]
 async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {

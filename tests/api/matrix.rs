@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{FakeMcpServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
+    integrations::app_with_crm,
     projects::enlist,
-    support::{MISSING, PROGRAM, app, one_of_each, one_of_each_in, other_account, text, user, user_with},
+    support::{
+        MISSING, PROGRAM, agent, app, one_of_each, one_of_each_in, other_account, text, thread_in, user, user_with,
+    },
+    uploads::upload,
 };
 
 /// Who may call what; each line `METHOD path | keys | session | scope`.
@@ -269,4 +273,108 @@ async fn nothing_of_a_private_project_opens_to_who_is_no_member_of_it() {
         opened += usize::from(status.is_success());
     }
     assert!(refused > 250 && opened > 50, "{refused} refused, {opened} opened");
+}
+
+#[tokio::test]
+async fn what_is_of_one_end_user_opens_to_no_other() {
+    // Placeholders that name what is somebody's own.
+    const OWNED: [&str; 8] =
+        ["chatUid", "threadId", "transcriptId", "entryId", "accountId", "tenantId", "subtenantId", "id"];
+    let rates = ["SESSION", "CREATE_SESSION"].map(|rate| format!("PLATFORM_RATE_{rate}"));
+    let rates = [(rates[0].as_str(), "0"), (rates[1].as_str(), "0")];
+    let (app, ..) = app_with_crm("end-users", &rates).await;
+    let make = async |path: &str, body: Value| {
+        let made = app.post(path, body).await;
+        assert!(made.status.is_success(), "{path}: {}", made.body);
+        made.body
+    };
+    let shop = json!({"name": "Shop", "identifier": "shop", "accessConfiguration": {"externalAccess": true},
+        "coreMemory": {"enabled": true, "scope": "subtenant"},
+        "tenantIntegrationsConfig": {"enabled": true, "apps": [{"app": "crm", "tools": ["note"]}]},
+        "tenantMcpConfig": {"enabled": true, "maxServers": 2, "maxToolsPerServer": 2}});
+    make("/assistants", shop).await;
+    let mcp = FakeMcpServer::start();
+    mcp.set_tools(&["echo"]);
+    let ann = "tenantId=acme&subtenantId=ann";
+    let of_ann = |body: Value| {
+        let mut body = body;
+        (body["tenantId"], body["subtenantId"]) = (json!("acme"), json!("ann"));
+        body
+    };
+    make("/assistants/shop/messages", of_ann(json!({"message": "canary", "chatUid": "hers"}))).await;
+    let agent = agent(&app, json!({})).await;
+    let thread = make(&format!("/agents/{agent}/threads"), of_ann(json!({"message": "canary"}))).await;
+    let thread = text(&thread["threadId"]);
+    thread_in(&app, &thread, "completed").await;
+    let recording = upload(&app, "canary.wav", include_bytes!("speech/hello.wav").as_slice()).await;
+    let transcript = make("/speech-to-text", of_ann(json!({"audioUrl": recording["downloadUrl"]}))).await;
+    let entry = make(&format!("/memory/assistants/shop/core?{ann}"), json!({"content": "canary"})).await;
+    let of_shop = format!("assistantId=shop&{ann}");
+    let account = json!({"authScheme": "API_KEY", "accountFields": {"key": "good-key"}});
+    make(&format!("/tenant-integrations/crm/connect?{of_shop}"), account).await;
+    let accounts = app.get(&format!("/tenant-integrations/crm/accounts?{of_shop}")).await.body;
+    let account =
+        text(&accounts.as_array().unwrap_or_else(|| accounts["accounts"].as_array().expect("a list"))[0]["id"]);
+    let brought = make(&format!("/tenant-mcp?{of_shop}"), json!({"url": mcp.url(), "name": "hers"})).await;
+    let fill = |name: &str| match name {
+        "identifier" => "shop".to_owned(),
+        "chatUid" => "hers".to_owned(),
+        "threadId" => thread.clone(),
+        "transcriptId" => text(&transcript["transcriptId"]),
+        "entryId" => entry["entry"]["id"].to_string(),
+        "accountId" => account.clone(),
+        "tenantId" => "acme".to_owned(),
+        "subtenantId" => "ann".to_owned(),
+        "id" => text(&brought["server"]["id"]),
+        other => panic!("make one to stand for {other}"),
+    };
+    let mint = async |who: Value| text(&make("/tenant-sessions", who).await["token"]);
+    let own = mint(json!({"tenantId": "acme", "subtenantId": "ann"})).await;
+    let others = [
+        ("another end user", mint(json!({"tenantId": "acme", "subtenantId": "bob"})).await),
+        ("who has her name elsewhere", mint(json!({"tenantId": "globex", "subtenantId": "ann"})).await),
+        ("another tenant", mint(json!({"tenantId": "globex"})).await),
+    ];
+    let state = async || {
+        let mut all = Vec::new();
+        for path in [
+            "/assistants/shop/chats/hers".to_owned(),
+            format!("/agents/threads/{thread}"),
+            format!("/memory/assistants/shop/core?{ann}"),
+            format!("/tenant-integrations/crm/accounts?{of_shop}"),
+            format!("/tenant-mcp?{of_shop}"),
+            "/tenant-usage/acme/subtenants/ann".to_owned(),
+        ] {
+            all.push(app.get(&path).await.body);
+        }
+        all
+    };
+    let is_owned =
+        |route: &Route| route.session && OWNED.iter().any(|name| route.path.contains(&format!("{{{name}}}")));
+    let mut owned: Vec<Route> = routes(&app).await.into_iter().filter(is_owned).collect();
+    for route in &mut owned {
+        if ["/v1/tenant-integrations", "/v1/tenant-mcp"].iter().any(|of| route.path.starts_with(of)) {
+            route.path.push_str("?assistantId=shop");
+        } else if route.path.ends_with("/search") {
+            route.path.push_str("?q=canary");
+        }
+    }
+    let (before, mut refused, mut opened) = (state().await, 0, 0);
+    for route in &owned {
+        // What a tenant has spent is seen by all of its end users.
+        let is_of_tenant = ["{tenantId}", "{tenantId}/history"].iter().any(|end| route.path.ends_with(end));
+        for (who, credential) in others.iter().filter(|(who, _)| !(is_of_tenant && *who == "another end user")) {
+            let (status, code) = call(&app, credential, route, fill).await;
+            let named = format!("{} {}", route.method, route.path);
+            assert!([403, 404].contains(&status.as_u16()), "{who}: {named}: {status} {code}");
+            refused += 1;
+        }
+    }
+    assert_eq!(state().await, before, "nobody changed anything of hers");
+    for route in owned.iter().filter(|route| route.method == Method::GET) {
+        let (status, code) = call(&app, &own, route, fill).await;
+        assert!(status.is_success() || code == "REALTIME_NOT_FOUND", "herself: {}: {status} {code}", route.path);
+        opened += 1;
+    }
+    assert!(refused > 90 && opened > 15, "{refused} refused, {opened} opened");
 }

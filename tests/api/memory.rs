@@ -388,6 +388,7 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     let recalled = &told["recalledMemories"][0];
     assert_eq!((&recalled["source"], &recalled["facts"]), (&json!("conversation_start"), &json!([])), "{told}");
     assert_eq!(recalled["query"], "Where is my cat on vacation?");
+    assert!(recalled["entities"] == json!([]) && recalled["uid"].is_string() && recalled["timestampMs"].is_i64());
     let realtime = app.get(&format!("/assistants/m/chats/{}/realtime", text(&told["chatUID"]))).await.body;
     assert_eq!(realtime["recalledMemories"], told["recalledMemories"], "of this turn");
     assert_eq!(recalled["turns"][0]["content"], "My cat Mitzi is going to the vet for her holidays");
@@ -458,6 +459,17 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     assert_eq!(found["messageUid"], calling.expect("a call")["uid"]);
     assert!(found["toolCallId"].is_string() && found["turns"].to_string().contains("Mitzi"), "{found}");
     assert!(!searched.to_string().contains("canary"), "{searched}");
+    // Nor does it find what is somebody else's, whoever looks and whatever for.
+    for (person, word, of_others) in [
+        (who("ann"), "canary", "canary of"),
+        (who("bob"), "Mitzi", "the vet"),
+        (json!({"tenantId": "acme"}), "Mitzi", "the vet"),
+        (json!({"tenantId": "globex", "subtenantId": "ann"}), "Mitzi", "the vet"),
+    ] {
+        let told = tell(&app, "m", &person, &format!("/tool search_memory {{\"query\": \"{word}\"}}")).await;
+        assert!(!told["recalledMemories"].to_string().contains(of_others), "{person}: {told}");
+        assert!(!told["chatContent"].to_string().contains(of_others), "{person}: {told}");
+    }
 
     // By meaning among many, and by words while nobody makes vectors.
     tell(&app, "m", &who("eve"), "My holidays were in Rome").await;
@@ -725,4 +737,25 @@ async fn what_is_remembered_for_an_assistant_goes_with_it_although_whoever_delet
         (db.number("SELECT count(*) AS n FROM memory_entries").await == 0).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_tools_of_memory_are_offered_where_there_is_memory_alone() {
+    let (app, model) = app_with_model(&[]).await;
+    assistant(&app, "m", json!({})).await;
+    let groups = json!(["builtin-memory"]);
+    let made =
+        app.post("/assistants", json!({"name": "n", "identifier": "n", "availableToolsGroupsUids": groups})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let offered = async |assistant: &str, who: Value| {
+        tell(&app, assistant, &who, "Hello").await;
+        let asked = model.recorded().pop().expect("a call").body;
+        let tools = asked["tools"].as_array().cloned().unwrap_or_default();
+        tools.iter().map(|tool| text(&tool["function"]["name"])).collect::<Vec<_>>()
+    };
+    let mut all = offered("m", json!({"tenantId": "acme"})).await;
+    all.sort();
+    assert_eq!(all, ["forget", "remember", "search_memory"]);
+    assert_eq!(offered("n", json!({"tenantId": "acme"})).await, [""; 0], "it remembers nothing");
+    assert_eq!(offered("m", json!({})).await, [""; 0], "of nobody it remembers nothing");
 }

@@ -67,7 +67,9 @@ async fn an_application_that_registers_itself_reaches_the_mcp_endpoint_as_its_us
     let refused = rpc(&app, &theirs, "", "tools/list", json!({})).await;
     assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "{}", refused.body);
     let refused = rpc(&app, &theirs, "/default", "tools/list", json!({})).await;
-    assert_eq!(refused.error(), "FORBIDDEN", "each profile is a resource of its own: {}", refused.body);
+    assert_eq!(refused.error(), "UNAUTHENTICATED", "each profile is a resource of its own: {}", refused.body);
+    let challenge = refused.header("www-authenticate");
+    assert!(challenge.contains("/oauth-protected-resource/v1/mcp/default\", error=\"invalid_token\""), "{challenge}");
     // A token for the endpoint is good for no other address.
     let wide = app.post("/oauth-clients", json!({"name": "Wide", "redirectUris": [BACK]})).await.body;
     let tokens = log_in(&app, &text(&wide["clientId"]), "ann@example.com", &[("resource", &resource)]).await;

@@ -10,13 +10,13 @@ use std::{
 use diesel_async::SimpleAsyncConnection;
 use platform_testing::{FakeCollector, FakeMcpServer, FakeModelServer, FakeToolServer, Script, Span, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     mcp_gateway::{app_on, called, exposed, profile},
     support::{
-        Frames, PROGRAM, agent, eventually, finished, finished_of, say, start, text, thread, thread_until, tool,
-        tool_server,
+        Frames, PROGRAM, agent, eventually, finished, finished_of, granted, say, start, text, thread, thread_until,
+        tool, tool_server,
     },
     triggers::{server_of, trigger},
     uploads::upload,
@@ -430,6 +430,33 @@ fn everything_in(directory: &Path) -> String {
     text
 }
 
+/// What is given out of other kinds of secrets, of which those that are taken in hold the word `kanarie`.
+async fn secrets_of_every_other_kind(app: &TestApp) -> Vec<String> {
+    let make = async |path: &str, body: Value| {
+        let made = app.post(path, body).await;
+        assert!(made.status.is_success(), "{path}: {}", made.body);
+        made.body
+    };
+    let variables = json!({"OWN": "kanarie-variable"});
+    let environment = json!({"name": "e", "envVars": variables, "sandboxConfig": {"envVars": variables}});
+    let environment = text(&make("/environments", environment).await["_id"]);
+    let worker = agent(app, json!({})).await;
+    let path = format!("/environments/{environment}/connections/agent/{worker}");
+    let own = app.send(app.request(Method::PUT, &path).json(&json!({"envVars": variables}))).await;
+    assert!(own.status.is_success(), "{}", own.body);
+    let app_fields = json!({"clientId": "c", "clientSecret": "kanarie-of-an-app"});
+    make("/integrations/github/connect", json!({"authScheme": "OAUTH2", "appFields": app_fields})).await;
+    let hook = trigger(app, &server_of(app, "webhook").await, "webhook", json!({"agentId": worker})).await;
+    let webhook = make("/webhooks", json!({"url": "https://93.184.216.34/", "events": ["*"]})).await;
+    let rotated = make(&format!("/webhooks/{}/rotate-secret", text(&webhook["_id"])), json!({})).await;
+    let client = json!({"name": "c", "redirectUris": ["https://a.b/"], "confidential": true});
+    let client = make("/oauth-clients", client).await;
+    let user = granted(app, "ann", "member", None).await;
+    let hook = text(&hook["webhookUrl"]).rsplit('/').next().expect("a token").to_owned();
+    let signed = [&webhook["secret"], &rotated["secret"], &client["clientSecret"]].map(text);
+    [hook, user.access, user.refresh].into_iter().chain(signed).collect()
+}
+
 #[tokio::test]
 async fn no_secret_is_on_the_disk_not_even_in_the_write_ahead_log() {
     let home = std::env::temp_dir().join(format!("platform-secrets-{}", std::process::id()));
@@ -456,6 +483,7 @@ async fn no_secret_is_on_the_disk_not_even_in_the_write_ahead_log() {
         app.post("/tenant-sessions", json!({"tenantId": "t", "subtenantId": "s"})).await.body["token"].clone(),
     ];
     given.extend(made.iter().map(|value| value.as_str().expect("a value").to_owned()));
+    given.extend(secrets_of_every_other_kind(&app).await);
     app.signal("TERM");
     assert_eq!(app.ended().await, Some(0));
     let written = everything_in(&home);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use platform_testing::{FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
+use platform_testing::{FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb, sha256_hex};
 use reqwest::{
     Method, StatusCode,
     multipart::{Form, Part},
@@ -151,20 +151,27 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
 #[tokio::test]
 async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has_a_name() {
     let (app, model, _db) = app_that_hears(&[]).await;
-    for (bytes, kind) in [
-        (WAV, "audio/wav"),
-        (OGG, "audio/ogg"),
-        (FLAC, "audio/flac"),
-        (MP3, "audio/mpeg"),
-        (WEBM, "audio/webm"),
-        (LIVE, "audio/webm"),
-        (M4A, "audio/mp4"),
-        (MP4, "audio/mp4"),
+    for (bytes, kind, extension) in [
+        (WAV, "audio/wav", "wav"),
+        (OGG, "audio/ogg", "ogg"),
+        (FLAC, "audio/flac", "flac"),
+        (MP3, "audio/mpeg", "mp3"),
+        (WEBM, "audio/webm", "webm"),
+        (LIVE, "audio/webm", "webm"),
+        (M4A, "audio/mp4", "m4a"),
+        (MP4, "audio/mp4", "mp4"),
     ] {
-        let heard = hear(&app, recording(bytes).text("language", "EN")).await;
+        let heard = hear(&app, recording(bytes).text("language", "DE")).await;
         assert_eq!(heard.status, StatusCode::OK, "{kind}: {}", heard.body);
         assert!(heard.body.get("segments").is_none(), "{kind}");
-        assert_eq!(model.recorded().last().expect("a call").body["language"], "en", "{kind}");
+        let languages = (&heard.body["language"], &heard.body["detectedLanguage"]);
+        assert_eq!(languages, (&json!("de"), &json!("en")), "what is given, and what was heard");
+        let asked = model.recorded().last().expect("a call").body.clone();
+        assert_eq!(asked["language"], "de", "{kind}");
+        let file = json!({"name": format!("recording.{extension}"), "type": kind, "sha256": sha256_hex(bytes)});
+        assert_eq!(asked["file"], file, "as the engine gets it");
+        let kept = reqwest::get(text(&heard.body["audioUrl"])).await.expect("an answer");
+        assert_eq!(kept.bytes().await.expect("bytes"), bytes, "{kind}");
     }
     let calls = model.recorded().len();
     let once = async || {
@@ -197,6 +204,16 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     model.script([Script::refusal(503)]);
     let away = hear(&app, recording(WAV)).await;
     assert_eq!((away.status, away.error()), (StatusCode::BAD_GATEWAY, "UPSTREAM_ERROR"));
+    for status in [400, 413, 415, 422] {
+        model.script([Script::refusal(status)]);
+        assert_eq!(hear(&app, recording(WAV)).await.error(), "AUDIO_UNSUPPORTED_FORMAT", "{status}");
+    }
+    // Engines answer 500 to one damaged recording: others are heard all the same.
+    for _ in 0..12 {
+        model.script([Script::refusal(500)]);
+        assert_eq!(hear(&app, recording(WAV)).await.error(), "UPSTREAM_ERROR");
+    }
+    assert_eq!(hear(&app, recording(WAV)).await.status, StatusCode::OK);
 
     let (hasty, silent, _hasty_db) = app_that_hears(&[("PLATFORM_SPEECH_TIMEOUT", "3s")]).await;
     silent.hold();

@@ -523,8 +523,9 @@ async fn lists_keep_what_is_asked_for_in_the_order_that_is_asked_for() {
     let app = app().await;
     let (one, two) = (agent(&app, json!({})).await, agent(&app, json!({"name": "Other"})).await);
     let mut ids = Vec::new();
-    for (agent, tokens, tag) in [(&one, 30, "a"), (&one, 10, "b"), (&two, 20, "a")] {
-        let body = json!({"message": format!("/tokens {tokens}"), "tags": [tag], "tenantId": tag});
+    for (agent, tokens, wait, tag) in [(&one, 30, 0, "a"), (&one, 10, 400, "b"), (&two, 20, 200, "a")] {
+        let message = format!("/wait {wait}ms\n/tokens {tokens}");
+        let body = json!({"message": message, "tags": [tag], "tenantId": tag});
         let id =
             app.post(&format!("/agents/{agent}/threads"), body).await.body["_id"].as_str().expect("an id").to_owned();
         thread_in(&app, &id, "completed").await;
@@ -539,6 +540,16 @@ async fn lists_keep_what_is_asked_for_in_the_order_that_is_asked_for() {
     assert_eq!(listed("dateOrder=asc").await, [0, 1, 2]);
     assert_eq!(listed("tokensOrder=desc&dateOrder=asc").await, [0, 2, 1]);
     assert_eq!(listed("dateOrder=desc&tokensOrder=asc").await, [2, 1, 0], "the first order counts");
+    let mut by_duration = Vec::new();
+    for (at, id) in ids.iter().enumerate() {
+        let thread = app.get(&format!("/agents/threads/{id}")).await.body;
+        by_duration.push((thread["duration"].as_i64().expect("ms"), at));
+    }
+    by_duration.sort_unstable();
+    let mut by_duration: Vec<usize> = by_duration.into_iter().map(|(_, at)| at).collect();
+    assert_eq!(listed("durationOrder=asc").await, by_duration);
+    by_duration.reverse();
+    assert_eq!(listed("durationOrder=desc&dateOrder=asc").await, by_duration);
     assert_eq!(listed("tags=a,c").await, [2, 0]);
     assert_eq!(listed("tenantId=b").await, [1]);
     assert_eq!(listed(&format!("agentId={one}&limit=1&offset=1")).await, [0]);

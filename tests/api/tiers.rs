@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::{call, get, key, post, session},
-    support::{PROGRAM, app, eventually, set_usage_clock, text, user},
+    support::{PROGRAM, agent, app, eventually, set_usage_clock, text, thread_in, user},
 };
 
 async fn at(db: &TestDb, moment: &str) {
@@ -190,4 +190,55 @@ async fn what_a_run_reserved_whose_process_died_stands_in_nobodys_way_and_what_i
     .await;
     assert_eq!(said.as_array().and_then(|all| all.last()).expect("a message")["content"]["message"], "hello");
     assert_eq!(db.number("SELECT coalesce(sum(reserved), 0)::bigint AS n FROM usage_counters").await, 0);
+}
+
+#[tokio::test]
+async fn what_a_tier_excludes_is_neither_blocked_nor_counted_and_stands_apart_in_the_history() {
+    let db = TestDb::new().await;
+    at(&db, "2030-01-15T00:00:00Z").await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let free = json!({"name": "Free", "identifier": "free"});
+    assert_eq!(app.post("/assistants", free).await.status, StatusCode::CREATED);
+    let by_id = app.post("/assistants", json!({"name": "By id", "identifier": "by-id"})).await.body;
+    let (worker, counted) = (agent(&app, json!({})).await, agent(&app, json!({})).await);
+    let tier = json!({"tierId": "pro", "name": "Pro", "isDefault": true,
+        "rules": [{"scope": "tenant", "metric": "tokens", "windowUnit": "day", "limit": 1000}],
+        "excludedAssistants": ["free", by_id["_id"]], "excludedAgents": [worker]});
+    assert_eq!(app.post("/tenant-admin/tiers", tier).await.status, StatusCode::CREATED);
+    let said = async |assistant: &str| {
+        let message = json!({"message": "/tokens 20", "tenantId": "acme", "skipSummarization": true});
+        app.post(&format!("/assistants/{assistant}/messages"), message).await.body["error"].clone()
+    };
+    let work = async |agent: &str| {
+        let started = json!({"message": "/tokens 20", "tenantId": "acme"});
+        app.post(&format!("/agents/{agent}/threads"), started).await
+    };
+    let ended = async |agent: &str| {
+        let thread = text(&work(agent).await.body["threadId"]);
+        thread_in(&app, &thread, "completed").await;
+    };
+    let taken = async || app.get("/tenant-usage/acme").await.body["usage"][0]["current"].as_i64().unwrap_or(0);
+    for _ in 0..2 {
+        for assistant in ["free", "by-id"] {
+            assert_eq!(said(assistant).await, Value::Null, "{assistant}");
+        }
+        ended(&worker).await;
+    }
+    assert_eq!(taken().await, 0);
+    assert_eq!(said("default").await, Value::Null);
+    let own = taken().await;
+    assert!(own > 0);
+    app.post("/tenant-admin/acme/add-usage", json!({"tokens": 1000})).await;
+    assert_eq!(said("default").await, "TENANT_LIMIT_EXCEEDED");
+    assert_eq!(work(&counted).await.error(), "TENANT_LIMIT_EXCEEDED");
+    assert_eq!((said("free").await, said("by-id").await), (Value::Null, Value::Null));
+    ended(&worker).await;
+    at(&db, "2030-01-16T00:00:00Z").await;
+    let row = eventually("the day that is over", async || {
+        app.get("/tenant-usage/acme/history").await.body.as_array()?.first().cloned()
+    });
+    let row = row.await;
+    assert_eq!((&row["consumption"], &row["externalConsumption"]), (&json!(own + 1000), &json!(1000)), "{row}");
+    // Nine answers of twenty words and what they were asked with.
+    assert!(row["exemptConsumption"].as_i64().is_some_and(|exempt| exempt >= 9 * 20), "{row}");
 }

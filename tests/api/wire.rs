@@ -2,6 +2,7 @@
 //! as the contract writes them.
 
 use std::{
+    collections::BTreeSet,
     net::TcpListener,
     sync::{
         Arc,
@@ -13,7 +14,7 @@ use platform_testing::{Reply, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::support::{UNBOUNDED, agent, app_with, one_of_each, text, thread, thread_in, tool, tool_server};
+use crate::support::{UNBOUNDED, agent, app, app_with, one_of_each, text, thread, thread_in, tool, tool_server};
 
 /// One place in a body, as names of fields; `[]` is an element of a list.
 type JsonPath = Vec<String>;
@@ -551,4 +552,53 @@ async fn a_name_that_is_not_given_is_said_to_be_required_wherever_there_is_one()
             assert!(is_said, "{path}: {}", refused.body);
         }
     }
+}
+
+/// Names of the fields of a schema and of what it refers to.
+fn fields_of(schema: &Value, schemas: &Value, entered: &mut BTreeSet<String>, into: &mut BTreeSet<String>) {
+    if let Some(name) = schema["$ref"].as_str().and_then(|of| of.rsplit('/').next()) {
+        if entered.insert(name.to_owned()) {
+            fields_of(&schemas[name], schemas, entered, into);
+        }
+        return;
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        into.insert(name.clone());
+        fields_of(field, schemas, entered, into);
+    }
+    let parts = ["allOf", "oneOf", "anyOf"].iter().flat_map(|of| schema[*of].as_array().into_iter().flatten());
+    for part in parts.chain([&schema["items"], &schema["additionalProperties"]]).filter(|part| part.is_object()) {
+        fields_of(part, schemas, entered, into);
+    }
+}
+
+#[tokio::test]
+async fn every_field_that_a_request_may_have_is_tried_by_a_test() {
+    // Kept without effect (contract 02), set by the server alone, a hint that nothing depends on (RFC 7662).
+    const UNTRIED: [&str; 4] = ["availableSkillIds", "changedTimestampMs", "codeSnippetIds", "token_type_hint"];
+    let document = app().await.get("/openapi.json").await.body;
+    let mut fields = BTreeSet::new();
+    for operation in document["paths"].as_object().expect("paths").values().flat_map(|of| of.as_object()).flatten() {
+        let parameters = operation.1["parameters"].as_array().into_iter().flatten();
+        let queries = parameters.filter(|parameter| parameter["in"] == "query");
+        fields.extend(queries.filter_map(|parameter| parameter["name"].as_str().map(str::to_owned)));
+        for body in operation.1["requestBody"]["content"].as_object().into_iter().flatten() {
+            fields_of(&body.1["schema"], &document["components"]["schemas"], &mut BTreeSet::new(), &mut fields);
+        }
+    }
+    let mut tried = BTreeSet::new();
+    let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/api"))];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+            } else if entry.path().extension().is_some_and(|kind| kind == "rs") && !entry.path().ends_with("wire.rs") {
+                let text = std::fs::read_to_string(entry.path()).expect("text");
+                tried.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));
+            }
+        }
+    }
+    assert!(fields.len() > 300, "{}", fields.len());
+    let untried: Vec<&String> = fields.difference(&tried).collect();
+    assert_eq!(untried, UNTRIED, "no test names them");
 }

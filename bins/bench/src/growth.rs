@@ -5,21 +5,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use diesel_async::SimpleAsyncConnection;
 use plotters::prelude::*;
 
 use crate::{
     http::{Connection, request},
-    platform::KEY,
+    platform::{KEY, Platform},
     rows::{Bench, MESSAGES, count, message, millis, percentile},
+    threads::agent,
 };
 
-const CHATS: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
-const MESSAGE_COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
+const CHATS: [usize; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+const MESSAGE_COUNTS: [usize; 5] = [10, 100, 1_000, 10_000, 100_000];
 const STREAMS: [usize; 6] = [1, 10, 100, 1_000, 5_000, 18_000];
+const TENANTS: [usize; 4] = [100, 1_000, 10_000, 100_000];
+const TOOL_SERVERS: [usize; 4] = [100, 1_000, 10_000, 100_000];
+const RUNS: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// Runs that wait for the same agent.
+const RUNS_OF_AGENT: usize = 1000;
 /// Requests of one kind whose median is a point.
 const SAMPLES: usize = 200;
-const SIZE: (u32, u32) = (1260, 380);
+const COLUMNS: usize = 3;
+const SIZE: (u32, u32) = (1260, 760);
 
 /// One line of a picture, by what there is of it.
 struct Series {
@@ -34,17 +40,27 @@ struct Chart {
     series: Vec<Series>,
 }
 
-/// Measures all curves and draws them beside each other. Each uses a database of its own.
-pub async fn draw(chats: Bench, messages: Bench, streams: Bench, into: &Path) {
-    let charts = [by_chats(&chats).await, by_messages(&messages).await, by_streams(&streams).await];
-    for chart in &charts {
-        for Series { name, points } in &chart.series {
-            let points: Vec<String> = points.iter().map(|(x, y)| format!("{x}: {y:.2}")).collect();
-            println!("{:<34} {name:<24} {} [{}]", chart.title, points.join(", "), chart.up);
-        }
-    }
+/// Measures all curves and draws them beside each other. Each uses a database of its own, by its number.
+pub async fn draw(bench: impl AsyncFn(u32) -> Bench, into: &Path) {
+    let charts = [
+        told(by_messages(&bench(101).await).await),
+        told(by_streams(&bench(102).await).await),
+        told(by_tenants(&bench(103).await).await),
+        told(by_tool_servers(&bench(104).await).await),
+        told(by_runs(&bench(105).await).await),
+        told(by_chats(&bench(106).await).await),
+    ];
     picture(&charts, into).expect("a picture");
     println!("Drawn into {}.", into.display());
+}
+
+/// The chart, once its points are printed.
+fn told(chart: Chart) -> Chart {
+    for Series { name, points } in &chart.series {
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x}: {y:.2}")).collect();
+        println!("{:<34} {name:<32} {} [{}]", chart.title, points.join(", "), chart.up);
+    }
+    chart
 }
 
 /// Median time of a request, in ms.
@@ -80,15 +96,112 @@ async fn by_chats(bench: &Bench) -> Chart {
             request("POST", "/v1/assistants/chats?limit=10&omitContent=true", KEY, filter)
         }),
     ];
+    let series = by_count(&platform, &CHATS, &kinds, async |chats| bench.fill(chats).await).await;
+    Chart { title: "Chats of an account", across: "chats", up: "ms at the median", series }
+}
+
+/// Medians of some requests, by how much there is.
+async fn by_count(
+    platform: &Platform,
+    counts: &[usize],
+    kinds: &[(&'static str, Vec<u8>)],
+    fill: impl AsyncFn(usize),
+) -> Vec<Series> {
     let mut series: Vec<Series> = kinds.iter().map(|(name, _)| Series { name, points: vec![] }).collect();
-    for chats in CHATS {
-        bench.fill(chats).await;
+    for count in counts {
+        fill(*count).await;
         let mut connection = Connection::open(&platform.address).await.expect("connected");
         for ((_, bytes), series) in kinds.iter().zip(&mut series) {
-            series.points.push((as_point(chats), median_of(&mut connection, bytes, SAMPLES).await));
+            series.points.push((as_point(*count), median_of(&mut connection, bytes, SAMPLES).await));
         }
     }
-    Chart { title: "Chats of an account", across: "chats", up: "ms at the median", series }
+    series
+}
+
+/// Tenants under a tier of two quotas, each with a month of its history.
+async fn by_tenants(bench: &Bench) -> Chart {
+    let platform = bench.platform();
+    let mut admin = Connection::open(&platform.address).await.expect("connected");
+    bench.default_tier(&mut admin).await;
+    let of_one = "{\"message\":\"Hello\",\"model\":\"t1-d0\",\"skipSummarization\":true,\"tenantId\":\"t7\"}";
+    let kinds = [
+        ("a turn of one", request("POST", MESSAGES, KEY, of_one)),
+        ("one, with its quotas", request("GET", "/v1/tenant-usage?tenantId=t7", KEY, "")),
+        ("a page of them", request("GET", "/v1/tenants?limit=10", KEY, "")),
+    ];
+    median_of(&mut admin, &kinds[0].1, 1).await;
+    let fill = async |tenants: usize| {
+        bench
+            .run(&format!(
+                "INSERT INTO tenants SELECT (jsonb_populate_record(t, jsonb_build_object('tenant_id', 'g' || n,
+                    'id', 'g' || n, 'first_seen_ms', t.first_seen_ms + n, 'last_seen_ms', t.last_seen_ms + n))).*
+                 FROM tenants t, generate_series(1, {tenants}) n WHERE tenant_id = 't7' ON CONFLICT DO NOTHING;
+                 VACUUM ANALYZE tenants"
+            ))
+            .await;
+    };
+    let series = by_count(&platform, &TENANTS, &kinds, fill).await;
+    Chart { title: "Tenants of an account", across: "tenants", up: "ms at the median", series }
+}
+
+async fn by_tool_servers(bench: &Bench) -> Chart {
+    let platform = Platform::start(&bench.database, &bench.providers, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
+    let mut admin = Connection::open(&platform.address).await.expect("connected");
+    let server = bench.tool_server(&mut admin).await;
+    let call = "{\"message\":\"/tool fast\",\"provider\":\"demo\",\"skipSummarization\":true}";
+    let kinds = [
+        ("a turn with a tool call", request("POST", "/v1/assistants/tools/messages", KEY, call)),
+        ("one by its id", request("GET", &format!("/v1/tool-servers/{server}"), KEY, "")),
+        ("a page of them, and total", request("GET", "/v1/tool-servers?limit=10", KEY, "")),
+    ];
+    let fill = async |servers: usize| {
+        bench
+            .run(&format!(
+                "INSERT INTO tool_servers SELECT (jsonb_populate_record(s, jsonb_build_object('id', 'g' || n,
+                    'identifier', 'g' || n, 'name', 'server ' || n, 'created_ms', s.created_ms + n))).*
+                 FROM tool_servers s, generate_series(1, {servers}) n WHERE id = '{server}' ON CONFLICT DO NOTHING;
+                 VACUUM ANALYZE tool_servers"
+            ))
+            .await;
+    };
+    let series = by_count(&platform, &TOOL_SERVERS, &kinds, fill).await;
+    Chart { title: "Tool servers of an account", across: "tool servers", up: "ms at the median", series }
+}
+
+/// Runs that wait for agents which have as many at work as they may.
+async fn by_runs(bench: &Bench) -> Chart {
+    let platform = bench.platform();
+    let mut connection = Connection::open(&platform.address).await.expect("connected");
+    let agent = agent(&mut connection, "t1-d0", 1).await;
+    let turn = request("POST", MESSAGES, KEY, &message("t1-d0", "Hello"));
+    let (mut turns, mut called) = (vec![], vec![]);
+    for runs in RUNS {
+        let agents = runs / RUNS_OF_AGENT;
+        bench
+            .run(&format!(
+                "INSERT INTO lanes (account_id, id, most_running, interval_ms)
+                 SELECT a.id, 'g' || n, 1, 60000 FROM accounts a, generate_series(1, {agents}) n ON CONFLICT DO NOTHING;
+                 INSERT INTO runs (id, account_id, kind, subject, payload, due, lane, opens, owner)
+                 SELECT 'g' || lane || '-' || n, a.id, 'thread', 'g' || lane || '-' || n, 'null',
+                    now() + CASE n WHEN 1 THEN interval '1 day' ELSE interval '0' END, 'g' || lane, true,
+                    CASE n WHEN 1 THEN 'nobody' END
+                 FROM accounts a, generate_series(1, {agents}) lane, generate_series(1, {RUNS_OF_AGENT}) n
+                 ON CONFLICT DO NOTHING;
+                 VACUUM ANALYZE runs; VACUUM ANALYZE lanes"
+            ))
+            .await;
+        turns.push((as_point(runs), median_of(&mut connection, &turn, SAMPLES).await));
+        let mut times = Vec::new();
+        for n in 0..SAMPLES / 2 {
+            times.push(bench.thread_called(&mut connection, &agent, &format!("n-{runs}-{n}")).await);
+        }
+        called.push((as_point(runs), percentile(&mut times, 0.5)));
+    }
+    let series = vec![
+        Series { name: "a turn", points: turns },
+        Series { name: "thread accepted to model called", points: called },
+    ];
+    Chart { title: "Runs that wait", across: "runs", up: "ms at the median", series }
 }
 
 async fn by_messages(bench: &Bench) -> Chart {
@@ -110,7 +223,7 @@ async fn by_messages(bench: &Bench) -> Chart {
              WHERE conversation = '{chat}' AND position = n % 2;
              UPDATE chats SET message_count = {messages}, turn_start = {messages} - 2 WHERE uid = '{chat}'"
         );
-        bench.db.conn().await.expect("a connection").batch_execute(&fill).await.expect("filled");
+        bench.run(&fill).await;
         turns.push((as_point(messages), median_of(&mut connection, &turn, SAMPLES / 4).await));
         let state = request("GET", &format!("/v1/assistants/short/chats/{chat}?omitContent=true"), KEY, "");
         pages.push((as_point(messages), median_of(&mut connection, &state, SAMPLES).await));
@@ -137,7 +250,7 @@ async fn by_streams(bench: &Bench) -> Chart {
 fn picture(charts: &[Chart], into: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let area = SVGBackend::new(into, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    for (chart, area) in charts.iter().zip(area.split_evenly((1, charts.len()))) {
+    for (chart, area) in charts.iter().zip(area.split_evenly((charts.len().div_ceil(COLUMNS), COLUMNS))) {
         let points = || chart.series.iter().flat_map(|series| &series.points);
         let (from, to) = points().fold((f64::MAX, 0.0_f64), |(from, to), (x, _)| (from.min(*x), to.max(*x)));
         let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.3;

@@ -26,6 +26,13 @@ impl Connection {
     /// Sends a prepared request and reads the whole answer: status and body.
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, String)> {
         let head = self.begin(request).await?;
+        if header(&head, "transfer-encoding").is_some() {
+            let mut body = String::new();
+            while let Some(piece) = self.piece().await? {
+                body.push_str(&piece);
+            }
+            return Ok((status(&head), body));
+        }
         let length = header(&head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
         while self.buffer.len() < length {
             self.fill().await?;

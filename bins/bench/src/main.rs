@@ -4,13 +4,16 @@
 //! dropped. The platform runs as its own process over a PostgreSQL with fsync on; the model server
 //! and the load generator live here.
 
+mod bloat;
 mod events;
 mod files;
 mod growth;
 mod http;
 mod knowledge;
 mod mcp;
+mod migrations;
 mod model;
+mod peers;
 mod platform;
 mod probe;
 mod rows;
@@ -22,7 +25,7 @@ mod turns;
 
 use std::{path::PathBuf, process::Command, sync::Arc};
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use diesel_async::SimpleAsyncConnection;
 use platform_db::{Db, DbConfig, Embedded};
 
@@ -33,7 +36,10 @@ use crate::{
 
 /// Prints each figure beside its goal. Without rows, all of them.
 #[derive(Parser)]
+#[command(subcommand_precedence_over_arg = true)]
 struct Arguments {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     /// Rows to measure, for example `1 2 7`.
     rows: Vec<u32>,
     /// Rounds of each row that is measured in rounds.
@@ -51,18 +57,39 @@ struct Arguments {
     /// Streams that row 6 opens.
     #[arg(long, default_value_t = 18_000)]
     streams: usize,
-    /// Draws how costs grow into this file instead.
-    #[arg(long)]
-    growth: Option<PathBuf>,
-    /// Serves the reference of turns over this database and this model server instead.
-    #[arg(long, num_args = 2, hide = true)]
-    probe: Vec<String>,
+}
+
+/// What is measured instead of rows.
+#[derive(Subcommand)]
+enum Instead {
+    /// Draws how costs grow with what is there.
+    Growth {
+        /// The picture.
+        file: PathBuf,
+    },
+    /// Does many turns, and says what the database keeps of them.
+    Turns {
+        /// How many.
+        number: u64,
+    },
+    /// Takes each migration back and does it again, over the chats of row 8.
+    Migrations,
+    /// Other systems at the same work, installed from PyPI.
+    Peers,
+    /// Serves the reference of turns.
+    #[command(hide = true)]
+    Probe {
+        /// Where turns are stored.
+        database: String,
+        /// The address of the model server.
+        model: String,
+    },
 }
 
 fn main() {
     let arguments = Arguments::parse();
-    if let [database, model] = arguments.probe.as_slice() {
-        return probe::run(database.clone(), model.clone());
+    if let Some(Instead::Probe { database, model }) = arguments.instead {
+        return probe::run(database, model);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(measure(arguments));
@@ -110,14 +137,18 @@ async fn measure(arguments: Arguments) {
             streams: arguments.streams,
         }
     };
-    if let Some(picture) = &arguments.growth {
-        growth::draw(bench(101).await, bench(102).await, bench(103).await, picture).await;
-    } else {
-        println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
-        for number in 1..=22 {
-            if arguments.rows.is_empty() || arguments.rows.contains(&number) {
-                for Row { what, measured, reference, goal } in bench(number).await.row(number).await {
-                    println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");
+    match &arguments.instead {
+        Some(Instead::Growth { file }) => growth::draw(bench, file).await,
+        Some(Instead::Turns { number }) => bench(107).await.keep_turns(*number).await,
+        Some(Instead::Migrations) => bench(108).await.migrate_again().await,
+        Some(Instead::Peers) => peers::compare(&bench(109).await).await,
+        Some(Instead::Probe { .. }) | None => {
+            println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
+            for number in 1..=22 {
+                if arguments.rows.is_empty() || arguments.rows.contains(&number) {
+                    for Row { what, measured, reference, goal } in bench(number).await.row(number).await {
+                        println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");
+                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -14,6 +15,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 pub struct Platform {
     child: Child,
+    /// Whether processes that it begins count as it.
+    is_group: bool,
     pub address: String,
     /// From the start of the process to its first line.
     pub start_up: Duration,
@@ -48,7 +51,7 @@ impl Platform {
 
     /// Starts the least that serves a durable turn.
     pub fn probe(database: &str, model: &str) -> Self {
-        Self::run(Command::new(std::env::current_exe().expect("a program")).args(["--probe", database, model]))
+        Self::run(Command::new(std::env::current_exe().expect("a program")).args(["probe", database, model]))
     }
 
     fn run(command: &mut Command) -> Self {
@@ -59,27 +62,61 @@ impl Platform {
         let start_up = began.elapsed();
         std::thread::spawn(move || lines.for_each(drop));
         let url = line.split_whitespace().find(|word| word.starts_with("http")).expect("an address");
-        Self { child, address: url.trim_start_matches("http://").to_owned(), start_up }
+        Self { child, is_group: false, address: url.trim_start_matches("http://").to_owned(), start_up }
+    }
+
+    /// Starts another system, with all processes that it begins.
+    pub fn other(command: &mut Command, address: &str) -> std::io::Result<Self> {
+        let child = command.process_group(0).spawn()?;
+        Ok(Self { child, is_group: true, address: address.to_owned(), start_up: Duration::ZERO })
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// CPU time so far, user and system, in milliseconds.
     pub fn cpu_ms(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a process");
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks: f64 = fields[11..13].iter().filter_map(|field| field.parse::<f64>().ok()).sum();
-        ticks / TICKS_PER_SECOND * 1000.0
+        let ticks = |pid: &u32| {
+            let fields = stat(*pid).unwrap_or_default();
+            fields.iter().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>()
+        };
+        self.processes().iter().map(ticks).sum::<f64>() / TICKS_PER_SECOND * 1000.0
     }
 
     /// Resident memory in KiB.
     pub fn memory_kib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
-        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
+        let resident = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        self.processes().iter().filter_map(resident).sum()
     }
+
+    fn processes(&self) -> Vec<u32> {
+        let own = self.child.id();
+        if !self.is_group {
+            return vec![own];
+        }
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| stat(*pid).is_some_and(|fields| fields[2] == own.to_string())).collect()
+    }
+}
+
+/// What stands in `/proc/<pid>/stat` behind the name.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit(')').next()?.split_whitespace().map(str::to_owned).collect())
 }
 
 impl Drop for Platform {
     fn drop(&mut self) {
+        if self.is_group {
+            let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

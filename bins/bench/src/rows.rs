@@ -414,20 +414,25 @@ impl Bench {
         rows
     }
 
+    /// Runs statements that make what is measured.
+    pub async fn run(&self, sql: &str) {
+        let mut conn = self.db.conn().await.expect("a connection");
+        for statement in sql.split(';') {
+            conn.batch_execute(statement).await.expect("filled");
+        }
+    }
+
     /// Fills the first account with chats, once.
     pub async fn fill(&self, chats: usize) {
-        let mut conn = self.db.conn().await.expect("a connection");
         let fill = format!(
             "INSERT INTO chats (account_id, uid, assistant, name, status, user_uid, tenant_id, metadata, tags, llm, provider,
                 input_tokens, output_tokens, revision, message_count, turn_start, created_ms, edited_ms)
              SELECT (SELECT id FROM accounts ORDER BY created_ms LIMIT 1), 'bench-' || n, 'a' || n % 50, 'chat ' || n, 'completed', 'u',
                 't' || n % 1000, jsonb_build_object('subtenantId', 's' || n % 100000, 'order', jsonb_build_object('id', n)),
                 ARRAY['g' || n % 1000, 'h' || n % 7], 'm' || n % 20, 'p', n % 10000, n % 1000, 1, 0, 0, 1700000000000 + n, 1700000000000 + n
-             FROM generate_series(1, {chats}) n ON CONFLICT DO NOTHING; ANALYZE chats"
+             FROM generate_series(1, {chats}) n ON CONFLICT DO NOTHING"
         );
-        conn.batch_execute("VACUUM chats").await.expect("vacuumed");
-        conn.batch_execute(&fill).await.expect("filled");
-        conn.batch_execute("VACUUM ANALYZE chats").await.expect("vacuumed");
+        self.run(&format!("VACUUM chats; {fill}; VACUUM ANALYZE chats")).await;
     }
 
     fn start_up(&self) -> Vec<Row> {

@@ -35,20 +35,9 @@ async fn turn(connection: &mut Connection, text: &str) -> f64 {
 
 impl Bench {
     pub async fn tools(&self) -> Vec<Row> {
-        let tool = serve().await;
         let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
         let mut connection = Connection::open(&platform.address).await.expect("connected");
-        let tools: Vec<String> = (0..8)
-            .map(|n| format!("{{\"function\":{{\"name\":\"slow{n}\"}},\"endpoint\":\"/slow\"}}"))
-            .chain(["{\"function\":{\"name\":\"fast\"},\"endpoint\":\"/fast\"}".to_owned()])
-            .collect();
-        let server = format!("{{\"name\":\"t\",\"url\":\"http://{tool}\",\"toolDefinitions\":[{}]}}", tools.join(","));
-        let made = connection.exchange(&request("POST", "/v1/tool-servers", KEY, &server)).await.expect("an answer").1;
-        let id = made.split("\"_id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned();
-        let assistant = format!("{{\"name\":\"t\",\"identifier\":\"tools\",\"availableToolsGroupsUids\":[\"{id}\"]}}");
-        let (status, _) =
-            connection.exchange(&request("POST", "/v1/assistants", KEY, &assistant)).await.expect("an answer");
-        assert_eq!(status, 201);
+        self.tool_server(&mut connection).await;
         let (plain, one) = ("Hello", "/tool fast\\nHello");
         let eight = (0..8).map(|n| format!("/tool slow{n}")).collect::<Vec<_>>().join("\\n");
         let (mut commits, mut times, mut together) = ([0.0, 0.0], [Vec::new(), Vec::new()], Vec::new());
@@ -83,6 +72,23 @@ impl Bench {
             "under 150 ms",
         ));
         rows
+    }
+
+    /// A server of tools that answer at once (`fast`) or after 100 ms (`slow0` to `slow7`), for the assistant `tools`; its id.
+    pub async fn tool_server(&self, connection: &mut Connection) -> String {
+        let tool = serve().await;
+        let tools: Vec<String> = (0..8)
+            .map(|n| format!("{{\"function\":{{\"name\":\"slow{n}\"}},\"endpoint\":\"/slow\"}}"))
+            .chain(["{\"function\":{\"name\":\"fast\"},\"endpoint\":\"/fast\"}".to_owned()])
+            .collect();
+        let server = format!("{{\"name\":\"t\",\"url\":\"http://{tool}\",\"toolDefinitions\":[{}]}}", tools.join(","));
+        let made = connection.exchange(&request("POST", "/v1/tool-servers", KEY, &server)).await.expect("an answer").1;
+        let id = made.split("\"_id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned();
+        let assistant = format!("{{\"name\":\"t\",\"identifier\":\"tools\",\"availableToolsGroupsUids\":[\"{id}\"]}}");
+        let (status, _) =
+            connection.exchange(&request("POST", "/v1/assistants", KEY, &assistant)).await.expect("an answer");
+        assert_eq!(status, 201);
+        id
     }
 
     /// Transactions that wrote something have a number of their own: the next one.

@@ -1,6 +1,7 @@
 //! Users: people who log in, here or at a trusted issuer (contract 01 §5).
 
 mod model;
+mod password;
 pub(crate) mod repository;
 mod service;
 

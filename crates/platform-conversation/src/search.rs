@@ -57,25 +57,22 @@ impl ConversationStore<'_> {
             messages::role,
             messages::created_ms,
             messages::position,
-            sql::<Text>("body -> 'content' ->> 'message'"),
+            // Cut where it lies: a hundred messages may be a hundred megabytes.
+            sql::<Text>("substr(body -> 'content' ->> 'message', greatest(strpos(lower(body -> 'content' ->> 'message'), lower(")
+                .bind::<Text, _>(text)
+                .sql(&format!(")) - {}, 1), {SNIPPET_CHARACTERS} + char_length(", SNIPPET_CHARACTERS / 2))
+                .bind::<Text, _>(text)
+                .sql("))"),
         ));
         let (rows, total) = futures_util::try_join!(page.load(&mut first), hits().count().get_result(&mut second))?;
         let rows: Vec<(String, String, i64, i32, String)> = rows;
-        let found = |(message_uid, role, created_ms, position, said): (String, String, i64, i32, String)| Match {
+        let found = |(message_uid, role, created_ms, position, snippet): (String, String, i64, i32, String)| Match {
             message_uid,
             role,
             timestamp: Timestamp(created_ms),
-            snippet: snippet(&said, text),
+            snippet,
             position,
         };
         Ok(Matches { matches: rows.into_iter().map(found).collect(), total })
     }
-}
-
-/// The text around the first occurrence of what was searched.
-fn snippet(text: &str, searched: &str) -> String {
-    let lower = text.to_lowercase();
-    let at = lower.find(&searched.to_lowercase()).map_or(0, |at| lower[..at].chars().count());
-    let from = at.saturating_sub(SNIPPET_CHARACTERS / 2);
-    text.chars().skip(from).take(SNIPPET_CHARACTERS + searched.chars().count()).collect()
 }

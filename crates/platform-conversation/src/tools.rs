@@ -57,6 +57,9 @@ pub async fn turn_tools(
             groups.to_mut().push(group.to_owned());
         }
     }
+    if scope.memory.is_none() && groups.iter().any(|group| group == MEMORY_TOOLS) {
+        groups.to_mut().retain(|group| group != MEMORY_TOOLS);
+    }
     let choice = ToolChoice {
         scope: Arc::new(scope),
         groups: &groups,

@@ -2,7 +2,10 @@
 
 use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
 use platform_access::{Demand, references};
-use platform_auth::{Identity, KeyRules, Rights, Scopes, code::FULL_KEY_REQUIRED};
+use platform_auth::{
+    Identity, KeyRules, Rights, Scopes,
+    code::{FULL_KEY_REQUIRED, UNAUTHENTICATED},
+};
 use platform_core::{Caller, Code, Error, Result};
 use url::Url;
 
@@ -95,8 +98,10 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
         path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || (rest.starts_with('/') && !is_exact))
     };
     if resource.is_some() && !address.as_ref().is_some_and(is_within) {
+        // Where a client logs in by itself it is asked to do so again, for this resource (RFC 6750, 8707).
+        let code = if route.is_resource { UNAUTHENTICATED } else { Code::FORBIDDEN };
         let message = "This access token is good for another resource alone.";
-        return Err(Error::new(Code::FORBIDDEN, message).with_some("resource", resource));
+        return Err(Error::new(code, message).with_some("resource", resource));
     }
     if !scopes.open(needed) {
         let message = format!("The access token does not have the scope {needed}; ask the user for it.");

@@ -280,6 +280,7 @@ async fn handle(
             http: Arc::clone(http),
             bearer,
             identity: identity.clone(),
+            whose: whose.clone(),
             path,
             named,
             asked: percent_decode(request.path()),
@@ -308,7 +309,7 @@ async fn handle(
         if has_effect {
             http.gate.expects_effect(&whose)?;
         }
-        let answer = run(route, request, whose.clone()).await.map_err(told)?.ignoring(ignored);
+        let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
         answer.bounded(|bytes| {
             if has_effect { Ok(http.gate.answer_of_effect(&whose, bytes)) } else { http.gate.answer(&whose, bytes) }
         })
@@ -340,8 +341,8 @@ async fn refuse(http: &Http, request: &HttpRequest, error: Error) -> Error {
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.
-async fn run(route: &Route, mut request: Request, whose: Whose) -> Result<Answer> {
-    let http = Arc::clone(&request.http);
+async fn run(route: &Route, mut request: Request) -> Result<Answer> {
+    let (http, whose) = (Arc::clone(&request.http), request.whose.clone());
     let Some(once) = request.once.clone() else {
         let goes_on = !route.only_reads() && !route.is_cancellable;
         let work = (route.handler)(request);

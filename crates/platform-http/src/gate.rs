@@ -8,6 +8,7 @@ use std::{
 };
 
 use actix_web::HttpRequest;
+use bytes::Bytes;
 use ipnet::IpNet;
 use platform_core::{
     AccountId, Caller, Credential, Error, FairMemory, FairPermit, FairSemaphore, Result, joined, sha256_hex,
@@ -124,6 +125,18 @@ impl Whose {
 /// Room for an answer, of an end user and of the account.
 pub(crate) type Room = [Option<FairPermit<String>>; 2];
 
+/// An event that is not read yet.
+struct Held {
+    frame: String,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.frame.as_bytes()
+    }
+}
+
 /// Places of accounts, of which one end user takes a quarter at most.
 struct Places {
     of_accounts: FairSemaphore<String>,
@@ -223,6 +236,12 @@ impl Gate {
         Ok([of_end_user, self.answers.try_hold(&whose.account, bytes).map_err(|_| unread())?])
     }
 
+    /// An event in its room, until its reader has it.
+    pub(crate) fn unread_frame(&self, whose: &Whose, frame: String) -> Result<Bytes> {
+        let room = self.answer(whose, frame.len())?;
+        Ok(if room.iter().all(Option::is_none) { frame.into() } else { Bytes::from_owner(Held { frame, _room: room }) })
+    }
+
     /// Counts the answer of an effect, which is told in any case, until it is read.
     pub(crate) fn answer_of_effect(&self, whose: &Whose, bytes: usize) -> Room {
         let hold = |whose: &String| self.answers_of_effects.try_hold(whose, bytes).ok().flatten();
@@ -320,12 +339,7 @@ impl Gate {
 
     /// Counts a request; the tightest bucket it fell into, or why it is refused.
     pub(crate) async fn request(&self, caller: &Caller, creates: bool) -> (Option<Allowance>, Result<()>) {
-        let (all, created) = match caller.credential {
-            Credential::FullKey(_) => (self.rates.full, self.rates.create_full),
-            Credential::RestrictedKey(_) => (self.rates.restricted, self.rates.create_key),
-            Credential::Session(_) => (self.rates.session, self.rates.create_session),
-            Credential::Token { .. } => (self.rates.oauth, self.rates.create_key),
-        };
+        let (all, created) = self.rates_of(caller);
         let (account, principal) = (caller.account.as_str(), caller.principal());
         let mut tightest = self.limits.take(&joined(["key", account, &principal]), all).await;
         if creates && tightest.is_none_or(|allowance| allowance.allowed) {
@@ -343,55 +357,51 @@ impl Gate {
         }
     }
 
-    /// Counts a message or thread that is made.
-    pub(crate) async fn creation(&self, caller: &Caller) -> Result<()> {
-        let rate = match caller.credential {
-            Credential::FullKey(_) => self.rates.create_full,
-            Credential::Session(_) => self.rates.create_session,
-            _ => self.rates.create_key,
-        };
-        let bucket = joined(["create", caller.account.as_str(), &caller.principal()]);
-        match self.limits.take(&bucket, rate).await {
+    /// How often somebody of this kind may ask, and make messages and threads.
+    fn rates_of(&self, caller: &Caller) -> (Rate, Rate) {
+        match caller.credential {
+            Credential::FullKey(_) => (self.rates.full, self.rates.create_full),
+            Credential::RestrictedKey(_) => (self.rates.restricted, self.rates.create_key),
+            Credential::Session(_) => (self.rates.session, self.rates.create_session),
+            Credential::Token { .. } => (self.rates.oauth, self.rates.create_key),
+        }
+    }
+
+    /// Counts in a bucket; `message`: what is said when it is empty.
+    async fn count(&self, bucket: &str, rate: Rate, message: &str) -> Result<()> {
+        match self.limits.take(bucket, rate).await {
             Some(refused) if !refused.allowed => {
-                let message = format!("Too many messages and threads: {} a minute; slow down.", refused.limit);
                 Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Counts a message or thread that is made.
+    pub(crate) async fn creation(&self, caller: &Caller) -> Result<()> {
+        let (_, created) = self.rates_of(caller);
+        let bucket = joined(["create", caller.account.as_str(), &caller.principal()]);
+        let message = format!("Too many messages and threads: {} a minute; slow down.", created.count);
+        self.count(&bucket, created, &message).await
     }
 
     /// Counts a credential that is no good; the answer it gets.
     pub async fn bad_credential(&self, client: Option<IpAddr>, error: Error) -> Error {
-        let bucket = joined(["bad", &at(client)]);
-        match self.limits.take(&bucket, self.rates.bad_credential).await {
-            Some(refused) if !refused.allowed => {
-                let message = "Too many credentials that are no good came from this address.";
-                Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after)
-            }
-            _ => error,
-        }
+        let message = "Too many credentials that are no good came from this address.";
+        let counted = self.count(&joined(["bad", &at(client)]), self.rates.bad_credential, message).await;
+        counted.err().unwrap_or(error)
     }
 
     /// Counts an application that makes itself known.
     pub async fn registration(&self, client: Option<IpAddr>) -> Result<()> {
-        match self.limits.take(&joined(["register", &at(client)]), REGISTRATIONS).await {
-            Some(refused) if !refused.allowed => {
-                let message = "Too many applications were registered from this address; wait a while.";
-                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
-            }
-            _ => Ok(()),
-        }
+        let message = "Too many applications were registered from this address; wait a while.";
+        self.count(&joined(["register", &at(client)]), REGISTRATIONS, message).await
     }
 
     /// Counts an application that is looked up at its own address.
     pub async fn document(&self, client: Option<IpAddr>) -> Result<()> {
-        match self.limits.take(&joined(["document", &at(client)]), self.rates.bad_credential).await {
-            Some(refused) if !refused.allowed => {
-                let message = "Too many applications were looked up from this address; wait a while.";
-                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
-            }
-            _ => Ok(()),
-        }
+        let message = "Too many applications were looked up from this address; wait a while.";
+        self.count(&joined(["document", &at(client)]), self.rates.bad_credential, message).await
     }
 
     /// Counts a try to log in under a name of an account as if the password were wrong; why it is refused.
@@ -407,16 +417,9 @@ impl Gate {
     }
 
     async fn try_log_in(&self, tried: &mut LogIn, bucket: String, rate: Rate) -> Result<()> {
-        match self.limits.take(&bucket, rate).await {
-            Some(refused) if !refused.allowed => {
-                let message = "Too many tries to log in failed; wait a while.";
-                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
-            }
-            _ => {
-                tried.0.push((bucket, rate));
-                Ok(())
-            }
-        }
+        self.count(&bucket, rate, "Too many tries to log in failed; wait a while.").await?;
+        tried.0.push((bucket, rate));
+        Ok(())
     }
 
     /// The password was right after all.

@@ -27,7 +27,7 @@ use crate::{
     bearer::Bearer,
     body::{is_json_or_none, wrong_kind},
     code,
-    gate::{Gate, Place, StreamPlace},
+    gate::{Gate, Place, StreamPlace, Whose},
     http::Http,
     multipart::Part,
     route::Route,
@@ -62,6 +62,7 @@ pub struct Request {
     pub body: Bytes,
     /// The top level of the body.
     pub(crate) fields: Arc<Fields>,
+    pub(crate) whose: Whose,
     /// The files of a body that has some.
     pub parts: Vec<Part>,
     pub(crate) method: Method,
@@ -204,6 +205,7 @@ impl Request {
         Follower {
             http: Arc::clone(&self.http),
             bearer: self.bearer.clone(),
+            whose: self.whose.clone(),
             identity: watch::Sender::new(self.identity.clone()),
             named: self.named.clone(),
             method: self.method.clone(),

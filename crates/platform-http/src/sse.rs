@@ -16,7 +16,12 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::{access, bearer::Bearer, gate::StreamPlace, http::Http};
+use crate::{
+    access,
+    bearer::Bearer,
+    gate::{StreamPlace, Whose},
+    http::Http,
+};
 
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
@@ -47,10 +52,10 @@ impl Event {
         Self { name, id: None, data: data.to_string() }
     }
 
-    fn frame(&self) -> Bytes {
+    fn frame(&self) -> String {
         let Self { name, id, data } = self;
         let id = id.as_ref().map(|id| format!("id: {id}\n")).unwrap_or_default();
-        format!("event: {name}\n{id}data: {data}\n\n").into()
+        format!("event: {name}\n{id}data: {data}\n\n")
     }
 }
 
@@ -84,28 +89,29 @@ pub(crate) fn events(watcher: Watcher, place: StreamPlace, of: Follower) -> impl
             watcher,
             |mut watcher| async move { watcher.next().await.transpose().map(|frame| (frame, watcher)) },
         );
-    let ends = Some(of.http.config.stream_lifetime);
-    connect(Box::pin(frames), Last::Reason, (Some(place), ends), of)
+    let lifetime = of.http.config.stream_lifetime;
+    connect(Box::pin(frames), Last::Reason, (Some(place), lifetime), of)
 }
 
-/// Events as they come, as long as whoever asked has the right to them, and the last one; those that hold a place end at
-/// some time.
+/// Events as they come, as long as whoever asked has the right to them, and the last one.
 pub(crate) fn named(
     events: Pin<Box<dyn Stream<Item = Event>>>,
     last: Option<Event>,
     place: Option<StreamPlace>,
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
-    let frames = events.map(|event| Ok(event.frame()));
-    let last = last.map_or(Last::Nothing, |event| Last::Frame(event.frame()));
-    let ends = place.is_some().then_some(of.http.config.stream_lifetime);
-    connect(Box::pin(frames), last, (place, ends), of)
+    let (http, whose) = (Arc::clone(&of.http), of.whose.clone());
+    let frames = events.map(move |event| http.gate.unread_frame(&whose, event.frame()));
+    let last = last.map_or(Last::Nothing, |event| Last::Frame(event.frame().into()));
+    // Whoever listens to events does not come back by itself, as those do who follow a state.
+    connect(Box::pin(frames), last, (place, LONGEST), of)
 }
 
 /// Who follows a stream, and what gives them the right.
 pub struct Follower {
     pub(crate) http: Arc<Http>,
     pub(crate) bearer: Option<Bearer>,
+    pub(crate) whose: Whose,
     /// What the credential stood for when that was last judged.
     pub(crate) identity: watch::Sender<Option<Arc<Identity>>>,
     pub(crate) named: Vec<Reference>,
@@ -154,11 +160,11 @@ impl Follower {
 fn connect(
     frames: Frames,
     last: Last,
-    (place, lifetime): (Option<StreamPlace>, Option<Duration>),
+    (place, lifetime): (Option<StreamPlace>, Duration),
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
     let now = Instant::now();
-    let ends = now + lifetime.unwrap_or(LONGEST);
+    let ends = now + lifetime;
     let rest = Bytes::new();
     let (spoke, judged, over) = (now, now, false);
     let connection = Connection { frames, last, rest, place, of, ends, spoke, judged, over };

@@ -29,7 +29,9 @@ impl Viewer {
                 (format!("key:{id}"), vec![(SubjectType::Key, id.clone())])
             }
             Credential::Token { user, .. } => {
-                let claims = claims.iter().map(|(name, value)| (SubjectType::Claim, format!("{name}={value}")));
+                // What stands before the first `=` of a grant's subject is the name.
+                let claims = claims.iter().filter(|(name, _)| !name.contains('='));
+                let claims = claims.map(|(name, value)| (SubjectType::Claim, format!("{name}={value}")));
                 (format!("user:{user}"), [(SubjectType::User, user.clone())].into_iter().chain(claims).collect())
             }
             Credential::Session(session) => {

@@ -92,7 +92,8 @@ fn choose(turns: &[Arc<EarlierTurn>], mut ranked: Vec<usize>, starts: bool) -> V
         }
         let text = text(&turns[turn]);
         let needed = text.len().div_ceil(4);
-        if needed <= tokens {
+        // What was said in the same words in many chats is told once.
+        if needed <= tokens && kept.iter().all(|(_, told)| *told != text) {
             (tokens, messages) = (tokens - needed, messages - said);
             kept.push((turn, text));
         }
@@ -255,6 +256,9 @@ mod tests {
         assert_eq!(chosen(&[3], true), [3, 0], "the longest turn leaves room for the newest");
         assert_eq!(chosen(&[], true), [0]);
         assert_eq!(chosen(&[2, 1], false), [2, 1]);
+        let turns = [turn(&["tell me", "ok"]), turn(&["tell me", "ok"]), turn(&["tell me", "ok"]), turn(&["it is 7"])];
+        let chosen = choose(&turns, vec![0, 1, 2, 3], true).into_iter().map(|(turn, _)| turn);
+        assert_eq!(chosen.collect::<Vec<_>>(), [3, 0], "what was said often leaves room for what was said once");
     }
 
     #[test]

@@ -418,7 +418,10 @@ impl Models {
         loop {
             attempt += 1;
             let asked = async {
-                let heard = fetch(speech::request(&self.client, config, audio), &limits, LARGEST_PIECE).await?;
+                let heard = fetch(speech::request(&self.client, config, audio), &limits, LARGEST_PIECE).await;
+                // Engines fail so on one damaged recording: that is no reason to leave them alone.
+                let heard =
+                    heard.map_err(|broken| Broken { counts: broken.counts && broken.status != Some(500), ..broken })?;
                 speech::read(&heard, audio, *price)
             };
             let left = until.saturating_duration_since(Instant::now());

@@ -4,8 +4,42 @@ use std::{
 };
 
 use bytes::Bytes;
-use platform_core::Timestamp;
+use platform_core::{AccountId, FairMemory, FairPermit, Timestamp};
 use serde::{Deserialize, Serialize};
+
+/// Room for the frames of an account that some reader has yet to take.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    memory: FairMemory,
+    account: AccountId,
+}
+
+/// A frame in its room, until its last reader has it.
+struct Held {
+    frame: String,
+    _permit: FairPermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.frame.as_bytes()
+    }
+}
+
+impl Room {
+    pub fn new(memory: &FairMemory, account: &AccountId) -> Self {
+        Self { memory: memory.clone(), account: account.clone() }
+    }
+
+    /// The frame; `None` when there is no room for it.
+    fn hold(&self, frame: String) -> Option<Bytes> {
+        let permit = self.memory.try_hold(&self.account, frame.len()).ok()?;
+        Some(match permit {
+            Some(permit) => Bytes::from_owner(Held { frame, _permit: permit }),
+            None => frame.into(),
+        })
+    }
+}
 
 /// The committed state of a chat, ready to be sent.
 #[derive(Debug)]
@@ -47,15 +81,14 @@ impl Head {
         self.bound.as_ref().is_none_or(|(most, _)| frame.len() <= *most)
     }
 
-    /// A frame that holds `more` fields on top of the state; what would make it too large is left out.
-    fn fit(&self, sequence: i64, event: &str, json: &str, more: &str, at: i64) -> Bytes {
+    /// A frame that holds `more` fields on top of the state; what would make it too large, or has no room, is left out.
+    fn fit(&self, room: &Room, sequence: i64, (event, json): (&str, &str), more: &str, at: i64) -> Bytes {
         let frame = encode(sequence, event, json);
-        let Some((most, brief)) = self.bound.as_ref().filter(|(most, _)| frame.len() > *most) else { return frame };
-        let frame = encode(sequence, "snapshot", &format!("{brief}{more},\"lastUpdatedAt\":{at}}}"));
-        if frame.len() <= *most {
-            return frame;
-        }
-        encode(sequence, "snapshot", &format!("{brief},\"lastUpdatedAt\":{at}}}"))
+        let Some((most, brief)) = &self.bound else { return frame.into() };
+        let fits = |frame: String| if frame.len() <= *most { room.hold(frame) } else { None };
+        fits(frame)
+            .or_else(|| fits(encode(sequence, "snapshot", &format!("{brief}{more},\"lastUpdatedAt\":{at}}}"))))
+            .unwrap_or_else(|| encode(sequence, "snapshot", &format!("{brief},\"lastUpdatedAt\":{at}}}")).into())
     }
 
     /// The whole state as JSON, as it is without a message being written.
@@ -80,10 +113,16 @@ impl Head {
     }
 
     /// The state alone, as the frame of that number.
-    pub(crate) fn frame(&self, sequence: i64) -> Bytes {
-        let encode = || self.fit(sequence, "snapshot", &self.json(), "", self.updated.0);
-        let (encoded, frame) = self.frame.get_or_init(|| (sequence, encode()));
-        if *encoded == sequence { frame.clone() } else { encode() }
+    pub(crate) fn frame(&self, room: &Room, sequence: i64) -> Bytes {
+        if let Some((_, frame)) = self.frame.get().filter(|(encoded, _)| *encoded == sequence) {
+            return frame.clone();
+        }
+        let frame = self.fit(room, sequence, ("snapshot", &self.json()), "", self.updated.0);
+        // Who comes when there is room again is shown the whole.
+        if frame.len() > self.open_object.len() {
+            let _ = self.frame.set((sequence, frame.clone()));
+        }
+        frame
     }
 }
 
@@ -191,31 +230,36 @@ impl Streaming {
         )
     }
 
-    pub fn snapshot(&self, head: &Head) -> Bytes {
+    pub fn snapshot(&self, head: &Head, room: &Room) -> Bytes {
         let frame = || {
             let (more, at) = (format!(",\"streamingMessage\":{}", self.json()), self.at.0.max(head.updated.0));
             let json = format!("{}{more},\"lastUpdatedAt\":{at}}}", head.open_object);
-            head.fit(self.sequence, "snapshot", &json, &more, at)
+            head.fit(room, self.sequence, ("snapshot", &json), &more, at)
         };
         self.frames.snapshot.get_or_init(frame).clone()
     }
 
-    pub fn partial(&self, head: &Head) -> Bytes {
+    pub fn partial(&self, head: &Head, room: &Room) -> Bytes {
         let frame = || {
             let message = self.json();
             let (more, at) = (format!(",\"streamingMessage\":{message}"), self.at.0.max(head.updated.0));
-            head.fit(self.sequence, "partial", &format!("{{\"streamingMessage\":{message}}}"), &more, at)
+            let json = format!("{{\"streamingMessage\":{message}}}");
+            head.fit(room, self.sequence, ("partial", &json), &more, at)
         };
         self.frames.partial.get_or_init(frame).clone()
     }
 
-    /// The same as a frame.
-    pub fn delta(&self, from: usize) -> Bytes {
-        let (start, frame) = self.frames.delta.get_or_init(|| (from, self.encode_delta(from)));
-        if *start == from { frame.clone() } else { self.encode_delta(from) }
+    /// The same as a frame; `None` when there is no room for it.
+    pub fn delta(&self, from: usize, room: &Room) -> Option<Bytes> {
+        if let Some((_, frame)) = self.frames.delta.get().filter(|(start, _)| *start == from) {
+            return Some(frame.clone());
+        }
+        let frame = room.hold(self.encode_delta(from))?;
+        let _ = self.frames.delta.set((from, frame.clone()));
+        Some(frame)
     }
 
-    fn encode_delta(&self, from: usize) -> Bytes {
+    fn encode_delta(&self, from: usize) -> String {
         let json = self.with_text(from, |text| format!("{{\"append\":{}}}", json_text(text)));
         encode(self.sequence, "delta", &json)
     }
@@ -231,6 +275,6 @@ fn json_text(text: &str) -> String {
 }
 
 /// One server-sent event in one piece (WHATWG HTML §9.2).
-fn encode(sequence: i64, event: &str, json: &str) -> Bytes {
-    format!("id: {sequence}\nevent: {event}\ndata: {json}\n\n").into()
+fn encode(sequence: i64, event: &str, json: &str) -> String {
+    format!("id: {sequence}\nevent: {event}\ndata: {json}\n\n")
 }

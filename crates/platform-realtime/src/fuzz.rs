@@ -2,16 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use platform_core::Timestamp;
+use platform_core::{AccountId, FairMemory, Timestamp};
 use serde_json::{Value, json};
 
-use crate::frame::{Calls, Head, Streaming};
+use crate::frame::{Calls, Head, Room, Streaming};
 
 /// Shows a text that grows by a piece of up to `step` characters at a time: a reader of the events (WHATWG HTML §9.2)
 /// that folds them holds at each moment what was written until then.
 pub fn frames(text: &str, step: usize) {
     let shared = Arc::new(Mutex::new(String::new()));
     let head = Head::new(1, Timestamp(5), false, &json!({"name": text})).expect("JSON");
+    let room = Room::new(&FairMemory::new(0, 0), &AccountId::generate());
     let (mut folded, mut from) = (String::new(), 0);
     let characters: Vec<char> = text.chars().collect();
     for (moment, piece) in characters.chunks(step.max(1)).enumerate() {
@@ -31,17 +32,17 @@ pub fn frames(text: &str, step: usize) {
             at: Timestamp(7),
             frames: Arc::default(),
         };
-        let (name, delta) = read(&now.delta(from), sequence);
+        let (name, delta) = read(&now.delta(from, &room).expect("room"), sequence);
         assert_eq!(name, "delta");
         folded.push_str(delta["append"].as_str().expect("text"));
         from = length;
         assert!(text.starts_with(&folded) && folded.len() == length);
-        for (frame, expected) in [(now.snapshot(&head), "snapshot"), (now.partial(&head), "partial")] {
+        for (frame, expected) in [(now.snapshot(&head, &room), "snapshot"), (now.partial(&head, &room), "partial")] {
             let (name, data) = read(&frame, sequence);
             assert_eq!((name.as_str(), &data["streamingMessage"]["content"]["message"]), (expected, &json!(folded)));
             assert_eq!(data["streamingMessage"]["uid"], text);
         }
-        assert_eq!(read(&now.snapshot(&head), sequence).1["name"], text);
+        assert_eq!(read(&now.snapshot(&head, &room), sequence).1["name"], text);
     }
 }
 

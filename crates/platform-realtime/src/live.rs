@@ -5,7 +5,7 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use platform_core::{AccountId, Clock, Timestamp, spawn};
+use platform_core::{AccountId, Clock, FairMemory, Timestamp, spawn};
 use tokio::{
     sync::{Notify, OnceCell, watch},
     task::AbortHandle,
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     Relay, Source, Watcher,
-    frame::{Calls, Frames, GrowingCall, Head, Streaming},
+    frame::{Calls, Frames, GrowingCall, Head, Room, Streaming},
     relay::{Line, Word},
 };
 
@@ -23,6 +23,9 @@ const ROOM: i64 = 128;
 
 /// Bytes of text, and of tool calls, in one word to other processes: NATS takes messages of up to 1 MiB.
 const MAX_WORD: usize = 64 << 10;
+
+/// Bytes of frames that some reader has yet to take, in all and of one account; more are sent without their history.
+const UNREAD: (usize, usize) = (128 << 20, 64 << 20);
 
 /// Account and name of what is watched; who may not find it must not know its name.
 pub type Key = (AccountId, Arc<str>);
@@ -102,13 +105,22 @@ pub struct Realtime {
     clock: Arc<dyn Clock>,
     coalesce: Duration,
     relay: Option<Arc<Relay>>,
+    unread: FairMemory,
+    began: Instant,
 }
 
 impl Realtime {
     /// `coalesce`: the shortest time between two frames of growing text; `relay`: the line to other processes.
     pub fn new(clock: Arc<dyn Clock>, coalesce: Duration, relay: Option<Relay>) -> Arc<Self> {
         let relay = relay.map(Arc::new);
-        let realtime = Arc::new(Self { channels: Mutex::default(), clock, coalesce, relay: relay.clone() });
+        let realtime = Arc::new(Self {
+            channels: Mutex::default(),
+            clock,
+            coalesce,
+            relay: relay.clone(),
+            unread: FairMemory::new(UNREAD.0, UNREAD.1),
+            began: Instant::now(),
+        });
         if let Some(relay) = relay {
             spawn("questions", Arc::clone(&realtime).answer(relay));
         }
@@ -160,6 +172,22 @@ impl Realtime {
 
     pub(crate) fn gone(&self, key: &Key) {
         self.modify(key, |state| state.gone = true);
+    }
+
+    /// Room for the frames of an account.
+    pub(crate) fn room(&self, account: &AccountId) -> Room {
+        Room::new(&self.unread, account)
+    }
+
+    /// Until when a watcher waits after a frame of so many times what may come at once. All that wait for as long wait for
+    /// the same moment, so that they share the next frame.
+    pub(crate) fn rest(&self, times: usize) -> Option<Instant> {
+        let pause = self.coalesce * u32::try_from(times).unwrap_or(u32::MAX);
+        if pause.is_zero() {
+            return None;
+        }
+        let passed = self.began.elapsed().as_nanos() / pause.as_nanos();
+        Some(self.began + pause * (u32::try_from(passed).unwrap_or(u32::MAX) + 1))
     }
 
     /// The line to other processes, if there is one.

@@ -3,11 +3,14 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use platform_core::{Code, Error, Result};
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     Realtime,
-    frame::{Head, Streaming},
+    frame::{Head, Room, Streaming},
     live::{Channel, Key, State},
     relay::Line,
 };
@@ -18,6 +21,9 @@ const POLL: Duration = Duration::from_millis(500);
 const SELDOM: Duration = Duration::from_secs(5);
 /// The same when they have fallen silent in the middle of a message.
 const SILENT: Duration = Duration::from_secs(1);
+
+/// Bytes of a frame after which the next may come as soon as it likes; one of twice as many is waited for twice as long.
+const AT_ONCE: usize = 256 << 10;
 
 /// Reads committed state from the store.
 #[async_trait]
@@ -37,7 +43,10 @@ pub struct Watcher {
     source: Arc<dyn Source>,
     line: Option<watch::Receiver<Line>>,
     partial: bool,
+    room: Room,
     seen: Option<Seen>,
+    /// The last frame was so large that the next waits.
+    rests_until: Option<Instant>,
     ended: bool,
 }
 
@@ -67,8 +76,9 @@ impl Watcher {
         partial: bool,
     ) -> Self {
         let line = realtime.line();
-        let (state, seen, ended) = (Some(state), None, false);
-        Self { realtime, key, channel, state, source, line, partial, seen, ended }
+        let room = realtime.room(&key.0);
+        let (state, seen, rests_until, ended) = (Some(state), None, None, false);
+        Self { realtime, key, channel, state, source, line, partial, room, seen, rests_until, ended }
     }
 
     /// Reads the state it begins with; `false` when there is none. The first frame needs no other read.
@@ -82,6 +92,10 @@ impl Watcher {
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         if self.ended {
             return Ok(None);
+        }
+        if let Some(until) = self.rests_until {
+            sleep_until(until).await;
+            self.rests_until = None;
         }
         loop {
             let state = match &mut self.state {
@@ -109,6 +123,7 @@ impl Watcher {
             let streaming = state.streaming.as_ref().filter(|streaming| !streaming.is_empty() && !is_stored);
             if let Some(frame) = self.frame(&head, streaming, state.sequence) {
                 self.ended = head.terminal && streaming.is_none();
+                self.rests_until = self.realtime.rest(frame.len() / AT_ONCE);
                 return Ok(Some(frame));
             }
             let is_written = streaming.is_some();
@@ -125,18 +140,18 @@ impl Watcher {
             return None;
         }
         let before = before.as_ref();
-        let Some(streaming) = streaming else { return Some(head.frame(sequence)) };
+        let Some(streaming) = streaming else { return Some(head.frame(&self.room, sequence)) };
         let same_head = before.is_some_and(|before| before.head.revision == head.revision);
         if !self.partial || !same_head {
-            return Some(streaming.snapshot(head));
+            return Some(streaming.snapshot(head, &self.room));
         }
         match before.and_then(|before| before.streaming.as_ref()) {
             Some((uid, from, calls)) if *uid == streaming.uid && *calls == streaming.calls_size => {
                 // Whoever was away for long is shown the whole.
-                let delta = streaming.delta(*from);
-                Some(if head.admits(&delta) { delta } else { streaming.snapshot(head) })
+                let delta = streaming.delta(*from, &self.room).filter(|delta| head.admits(delta));
+                Some(delta.unwrap_or_else(|| streaming.snapshot(head, &self.room)))
             }
-            _ => Some(streaming.partial(head)),
+            _ => Some(streaming.partial(head, &self.room)),
         }
     }
 

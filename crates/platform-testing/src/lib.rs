@@ -38,6 +38,7 @@ pub use db::TestDb;
 pub use mcp_server::FakeMcpServer;
 pub use model_server::{Embeddings, Ending, FakeModelServer, Recorded, Script};
 pub use nats::NatsServer;
+pub use platform_core::sha256_hex;
 pub use server::ClosedPort;
 pub use tls::TlsProxy;
 pub use tool_server::{FakeToolServer, ToolRequest};

@@ -272,8 +272,26 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
     HttpResponse::Ok().content_type("text/event-stream").body(BodyStream::new(events))
 }
 
+/// The file of a form: its name, type and SHA-256; `None` where there is none.
+fn file_of(body: &[u8]) -> Option<Value> {
+    let find =
+        |what: &[u8], from: usize| body[from..].windows(what.len()).position(|at| at == what).map(|at| from + at);
+    let head = find(b"name=\"file\"; filename=\"", 0)?;
+    let begins = find(b"\r\n\r\n", head)? + 4;
+    let boundary = body.split(|byte| *byte == b'\r').next()?;
+    let ends = find(&[b"\r\n", boundary].concat(), begins)?;
+    let head = String::from_utf8_lossy(&body[head..begins]).into_owned();
+    let name = head.split('"').nth(3)?;
+    let media_type = head.to_ascii_lowercase().split_once("content-type: ")?.1.split("\r\n").next()?.to_owned();
+    let bytes = &body[begins..ends];
+    (!bytes.is_empty()).then(|| json!({"name": name, "type": media_type, "sha256": platform_core::sha256_hex(bytes)}))
+}
+
 /// What is said in a recording: nothing, when its name says so.
 fn transcription(state: &State, path: String, credential: String, body: &[u8]) -> HttpResponse {
+    let Some(file) = file_of(body) else {
+        return HttpResponse::BadRequest().json(json!({"error": {"message": "the form has no file"}}));
+    };
     let text = String::from_utf8_lossy(body);
     let fields = ["model", "response_format", "language"].iter().filter_map(|name| {
         let begins = format!("name=\"{name}\"\r\n\r\n");
@@ -281,7 +299,7 @@ fn transcription(state: &State, path: String, credential: String, body: &[u8]) -
         Some(((*name).to_owned(), Value::from(value)))
     });
     let mut fields: serde_json::Map<String, Value> = fields.collect();
-    fields.insert("bytes".to_owned(), body.len().into());
+    fields.insert("file".to_owned(), file);
     state.recorded.lock().expect("lock").push(Recorded { path, credential, body: fields.into() });
     let script = state.script.lock().expect("lock").pop_front();
     match script {

@@ -19,7 +19,7 @@ use crate::server::serve;
 /// A server for tools to call: it records what it was sent, and does what the path says.
 ///
 /// `/echo/…` answers with the request, `/status/<n>` with a status, `/slow/<ms>` after a while, `/hold` once it
-/// is let go, `/hold/<n>` the first n times at once, `/flaky/<n>` with 503 for the first n times, `/big/<bytes>`, `/text`, `/to?<address>` redirects,
+/// is let go, `/held/…` with a file of that name then, `/hold/<n>` the first n times at once, `/flaky/<n>` with 503 for the first n times, `/big/<bytes>`, `/text`, `/to?<address>` redirects,
 /// `/told/…` answers as [`FakeToolServer::tell`] said, `/token` is an OAuth token endpoint, `/guarded` wants the newest
 /// token of it.
 pub struct FakeToolServer {
@@ -126,7 +126,12 @@ impl FakeToolServer {
         self.state.count.subscribe().wait_for(|count| *count >= times).await.expect("the server lives");
     }
 
-    /// Lets those go that wait at `/hold`.
+    /// From now on those wait that ask at `/hold` and `/held`.
+    pub fn hold(&self) {
+        self.state.open.send_replace(false);
+    }
+
+    /// Lets those go that wait there.
     pub fn let_go(&self) {
         self.state.open.send_replace(true);
     }
@@ -167,6 +172,9 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         *count += 1;
         *count <= most
     };
+    if what == "held" {
+        let _ = state.open.subscribe().wait_for(|open| *open).await;
+    }
     if let Some((content_type, bytes)) = state.files.lock().expect("lock").get(&path).cloned() {
         return HttpResponse::Ok().content_type(content_type).body(bytes);
     }

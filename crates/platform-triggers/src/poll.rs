@@ -239,7 +239,10 @@ impl PageReader {
             other => other.to_string(),
         };
         let id_of = |item: &Value| {
-            let parts: Vec<String> = self.ids.iter().filter_map(|path| at_path(item, path)).map(part).collect();
+            let mut parts: Vec<String> = self.ids.iter().filter_map(|path| at_path(item, path)).map(part).collect();
+            // The last may hold colons; those of the others are told from what joins them.
+            let (_, others) = parts.split_last_mut()?;
+            others.iter_mut().for_each(|part| *part = part.replace('\\', r"\\").replace(':', r"\:"));
             Some(parts.join(":")).filter(|id| !id.is_empty() && parts.len() == self.ids.len())
         };
         let list = at_path(body, &self.items).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -385,6 +388,16 @@ mod tests {
 
     fn ids(found: &Found) -> Vec<i64> {
         found.items.iter().filter_map(|(_, item)| item["id"].as_i64()).collect()
+    }
+
+    #[test]
+    fn ids_of_several_parts_are_told_apart_wherever_their_colons_stand() {
+        let ids = ["id".to_owned(), "at".to_owned()].to_vec();
+        let reader = PageReader { is_feed: false, items: "items".to_owned(), ids, cursor: None, next: None };
+        let page = json!({"items": [{"id": "a:b", "at": "c"}, {"id": "a", "at": "b:c"}, {"id": r"a\", "at": "b:c"},
+            {"id": "a", "at": "2030-01-01T00:00:00Z"}]});
+        let found: Vec<String> = reader.page(&page).items.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(found, [r"a\:b:c", "a:b:c", r"a\\:b:c", "a:2030-01-01T00:00:00Z"]);
     }
 
     #[test]

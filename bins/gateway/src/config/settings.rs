@@ -191,7 +191,7 @@ const SETTINGS: &[(&str, &[Setting])] = &[
     (
         "How long is waited and streamed, and how deep work is handed on",
         &[
-            ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
+            ("PLATFORM_STREAM_LIFETIME", "60s", "a stream of a chat or thread is closed after this"),
             ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
             ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
             ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),

@@ -1,18 +1,14 @@
 use std::collections::HashMap;
 
-use argon2::{
-    Argon2,
-    password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
-};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, overlay, run_blocking, sha256_hex};
+use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, overlay, sha256_hex};
 use platform_db::Idempotency;
-use secrecy::{ExposeSecret, SecretString};
-use tokio::sync::Semaphore;
+use secrecy::SecretString;
 
 use super::{
     model::{NewUser, Role, User, UserPage},
+    password,
     repository::{self, UserRow},
 };
 use crate::{
@@ -21,10 +17,6 @@ use crate::{
     oauth::{end_log_ins, insert_log_in, new_log_in, revoke_of_user as revoke_grants},
     session::revoke_of_user as revoke_sessions,
 };
-
-/// Hash of a password that nobody has: an unknown address takes as long to refuse as a wrong password.
-const NOBODY: &str =
-    "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$hO4D2SExLBqBxTDRZMS1KXBpgw5q6bC8L4HgQmEz2zM";
 
 /// Users of an account.
 #[async_trait]
@@ -54,7 +46,7 @@ impl UserService for PgAuthService {
         let row = UserRow {
             id: Id::<User>::generate().into(),
             account_id: account.as_str().to_owned(),
-            password: hashed(new.password).await?,
+            password: hashed(account, new.password).await?,
             email: Some(new.email),
             issuer: None,
             subject: None,
@@ -107,7 +99,7 @@ impl UserService for PgAuthService {
         // Fields are judged before it matters what they are applied to.
         let known = NewUser { email: "a@b".to_owned(), ..NewUser::default() };
         overlay(&known, patch.clone())?.check(false, true)?;
-        let password = hashed(given).await?;
+        let password = hashed(account, given).await?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {
@@ -172,17 +164,11 @@ impl UserService for PgAuthService {
     }
 }
 
-/// Passwords that are hashed at once: each takes 19 MiB and a core.
-static HASHING: Semaphore = Semaphore::const_new(4);
-
-async fn hashed(password: Option<String>) -> Result<Option<String>> {
-    let Some(password) = password.map(SecretString::from) else { return Ok(None) };
-    let hash = move || {
-        let hash = Argon2::default().hash_password(password.expose_secret().as_bytes());
-        Ok(Some(hash.map_err(|error| Error::internal(error.to_string()))?.to_string()))
-    };
-    let _one = HASHING.acquire().await.map_err(Error::internal)?;
-    run_blocking(hash).await
+async fn hashed(account: &AccountId, password: Option<String>) -> Result<Option<String>> {
+    match password {
+        Some(password) => Ok(Some(password::hash(account.as_str(), password.into()).await?)),
+        None => Ok(None),
+    }
 }
 
 /// The user whose address and password these are, of an account or of any; `None` for all others alike, and as slowly.
@@ -193,19 +179,8 @@ pub(crate) async fn sign_in(
     password: SecretString,
 ) -> Result<Option<UserRow>> {
     let users = repository::by_email(auth.db.read().await?.get(), account, email).await?;
-    let mut hashes: Vec<String> = users.iter().map(|user| user.password.clone().unwrap_or_default()).collect();
-    if hashes.is_empty() {
-        hashes.push(NOBODY.to_owned());
-    }
-    let verify = move || {
-        let is_right = |hash: &String| {
-            let hash = PasswordHash::new(hash).ok()?;
-            Argon2::default().verify_password(password.expose_secret().as_bytes(), &hash).ok()
-        };
-        Ok(hashes.iter().position(|hash| is_right(hash).is_some()))
-    };
-    let _one = HASHING.acquire().await.map_err(Error::internal)?;
-    let Some(right) = run_blocking(verify).await? else { return Ok(None) };
+    let hashes = users.iter().map(|user| user.password.clone().unwrap_or_default()).collect();
+    let Some(right) = password::find(email, password, hashes).await? else { return Ok(None) };
     Ok(users.into_iter().nth(right).filter(|user| !user.disabled))
 }
 
