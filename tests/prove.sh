@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 # experiment | package | what of its tests
 experiments="
-crash      platform-tests  crash:: crash_access:: crash_documents:: company:: process::a_stopped tools::after_a_crash
+crash      platform-tests  crash:: crash_access:: crash_all:: crash_documents:: company:: process::a_stopped tools::after_a_crash
 crash      platform-tests  triggers::each_event webhooks::each_event
 race       platform-tests  idempotency:: tenants::racing tiers:: queue:: thread_states::
 streams    platform-tests  stream::
@@ -15,7 +15,7 @@ matrix     platform-auth
 egress     platform-tests  files:: tools::calls_that_cannot
 egress     platform-egress
 hostile    platform-child
-hostile    platform-tests  hostile:: hostile_files:: connections:: guessing:: wire:: http:: malformed:: limits:: tool_servers::
+hostile    platform-tests  hostile:: hostile_files:: hostile_reads:: connections:: guessing:: wire:: http:: malformed:: limits:: tool_servers::
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm

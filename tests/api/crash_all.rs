@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use platform_testing::{Embeddings, FakeToolServer, TestDb};
+use platform_testing::{Embeddings, FakeToolServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -23,12 +23,73 @@ const UNDER_WAY: [(&str, &str); 6] = [
     ("a save", "FROM sandbox_snapshots WHERE status = 'creating'"),
 ];
 
+/// What there is to work on.
+struct Work {
+    clerk: String,
+    /// Triggers of a feed and of a hook, and the address of the latter.
+    news: String,
+    hooks: String,
+    hook_path: String,
+    handbook: String,
+    webhook: String,
+    sandbox_path: String,
+}
+
+/// So many news, the last of them first.
 fn feed(news: usize) -> &'static [u8] {
-    let items: String =
+    let items: Vec<String> =
         (0..=news).rev().map(|n| format!("<item><guid>news-{n}</guid><title>News {n}</title></item>")).collect();
+    let items = items.concat();
     let feed =
         format!("<?xml version=\"1.0\"?><rss version=\"2.0\"><channel><title>News</title>{items}</channel></rss>");
     Box::leak(feed.into_bytes().into_boxed_slice())
+}
+
+/// Makes what there is to work on.
+async fn found(app: &TestApp, db: &TestDb, server: &FakeToolServer) -> Work {
+    server.serve("/held/feed", "application/rss+xml", feed(0));
+    server.serve("/held/told", "text/plain", b"ok");
+    server.let_go();
+    let clerk = agent(app, json!({"concurrentExecutionLimit": 100})).await;
+    let news = json!({"agentId": clerk, "triggerConfig": {"url": format!("{}/held/feed", server.url())}});
+    let news = text(&trigger(app, &server_of(app, "rss").await, "new_item", news).await["id"]);
+    let first = format!("SELECT count(*) AS n FROM triggers WHERE id = '{news}' AND cursor IS NOT NULL");
+    eventually("the first news", async || (db.number(&first).await == 1).then_some(())).await;
+    let (hooks, hook_path) = hooked(app, json!({"rateLimitPerMinute": 600})).await;
+    let handbook = document(app, "Handbook", "# Day\n\nThe word is zero.", json!({})).await;
+    indexed(app, &handbook).await;
+    let told = json!({"url": format!("{}/held/told", server.url()), "events": ["sandbox.finished"]});
+    let webhook = text(&app.post("/webhooks", told).await.body["_id"]);
+    let machine = json!({"name": "Ledger", "sandboxConfig": {"snapshotEnabled": true}});
+    let machine = text(&app.post("/environments", machine).await.body["_id"]);
+    Work { clerk, news, hooks, hook_path, handbook, webhook, sandbox_path: format!("/environments/{machine}/sandbox") }
+}
+
+/// Waits until all that a round began has ended as it should.
+async fn ended(app: &TestApp, db: &TestDb, work: &Work, round: usize, (chat, begun): (&str, &str)) {
+    let chat = finished(app, chat).await;
+    assert_eq!(chat["status"], "completed", "{}", chat["error"]);
+    assert_eq!(chat["chatContent"].as_array().map(Vec::len), Some(2), "{}", chat["chatContent"]);
+    thread_in(app, begun, "completed").await;
+    eventually("its newest version answers", async || {
+        let found = search(app, json!({"query": format!("word{round}x"), "mode": "keyword"})).await;
+        (names(&found) == ["Handbook"]).then_some(())
+    })
+    .await;
+    assert_eq!(indexed(app, &work.handbook).await["status"], "ready");
+    let delivered = "SELECT count(*) AS n FROM webhook_deliveries WHERE status = 'succeeded'";
+    eventually("the delivery", async || (db.number(delivered).await >= i64::try_from(round).ok()?).then_some(())).await;
+    let told = outcomes(app, &work.hooks, round).await;
+    assert!(told.iter().all(|event| event["outcome"] == "executed"), "{told:?}");
+    let read = format!("SELECT count(*) AS n FROM trigger_events WHERE trigger_id = '{}'", work.news);
+    eventually("the news, once", async || (usize::try_from(db.number(&read).await) == Ok(round)).then_some(())).await;
+    for (what, open) in [
+        ("the machine is over", "sandbox_sessions WHERE finished_ms IS NULL"),
+        ("no save is half done", "sandbox_snapshots WHERE status NOT IN ('ready', 'failed')"),
+    ] {
+        let open = format!("SELECT count(*) AS n FROM {open}");
+        eventually(what, async || (db.number(&open).await == 0).then_some(())).await;
+    }
 }
 
 #[tokio::test]
@@ -46,39 +107,25 @@ async fn all_that_is_under_way_when_the_process_is_killed_comes_to_its_end_once_
         ],
     ];
     let (mut app, model) = app_with_model_on(&db, &settings.concat());
-    server.serve("/held/feed", "application/rss+xml", feed(0));
-    server.let_go();
-    let clerk = agent(&app, json!({"concurrentExecutionLimit": 100})).await;
-    let news = json!({"agentId": clerk, "triggerConfig": {"url": format!("{}/held/feed", server.url())}});
-    let news = text(&trigger(&app, &server_of(&app, "rss").await, "new_item", news).await["id"]);
-    let first = format!("SELECT count(*) AS n FROM triggers WHERE id = '{news}' AND cursor IS NOT NULL");
-    eventually("the first news", async || (db.number(&first).await == 1).then_some(())).await;
-    let (hooks, hook_path) = hooked(&app, json!({"rateLimitPerMinute": 600})).await;
-    let handbook = document(&app, "Handbook", "# Day\n\nThe word is zero.", json!({})).await;
-    indexed(&app, &handbook).await;
-    let told = json!({"url": format!("{}/held/told", server.url()), "events": ["sandbox.finished"]});
-    let webhook = text(&app.post("/webhooks", told).await.body["_id"]);
-    server.serve("/held/told", "text/plain", b"ok");
-    let machine = json!({"name": "Ledger", "sandboxConfig": {"snapshotEnabled": true}});
-    let sandbox_path = format!("/environments/{}/sandbox", text(&app.post("/environments", machine).await.body["_id"]));
+    let work = found(&app, &db, &server).await;
 
     let rounds = 2 * factor(5);
     let mut seen = BTreeSet::new();
     for round in 1..=rounds {
         let machine =
-            app.post(&format!("{sandbox_path}/start"), json!({"force": true})).await.body["sandboxId"].clone();
+            app.post(&format!("{}/start", work.sandbox_path), json!({"force": true})).await.body["sandboxId"].clone();
         let noise = json!({"sandboxId": machine, "command": "head -c 40000000 /dev/urandom > noise"});
-        assert_eq!(app.post(&format!("{sandbox_path}/exec"), noise).await.status, StatusCode::OK);
+        assert_eq!(app.post(&format!("{}/exec", work.sandbox_path), noise).await.status, StatusCode::OK);
         server.hold();
         model.hold();
         model.embeddings(Embeddings::Held);
         let chat = format!("chat-{round}");
         let said = json!({"message": "Hello", "chatUid": chat, "skipSummarization": true});
         assert_eq!(app.post("/assistants/default/messages?async=true", said).await.status, StatusCode::OK);
-        let begun = thread(&app, &clerk, "Work").await;
+        let begun = thread(&app, &work.clerk, "Work").await;
         let words = json!({"markdownContent": format!("# Day\n\nThe word is word{round}x.")});
-        assert_eq!(app.patch(&format!("/documents/{handbook}"), words).await.status, StatusCode::OK);
-        let tested = app.post(&format!("/webhooks/{webhook}/test"), json!({})).await;
+        assert_eq!(app.patch(&format!("/documents/{}", work.handbook), words).await.status, StatusCode::OK);
+        let tested = app.post(&format!("/webhooks/{}/test", work.webhook), json!({})).await;
         assert!(tested.status.is_success(), "{}", tested.body);
         eventually("a delivery is under way", async || (server.calls("/held/told") >= round).then_some(())).await;
         server.serve("/held/feed", "application/rss+xml", feed(round));
@@ -94,11 +141,11 @@ async fn all_that_is_under_way_when_the_process_is_killed_comes_to_its_end_once_
         .await;
         seen.extend(UNDER_WAY[..4].iter().map(|(what, _)| *what));
         // These do not wait for anybody: the process is killed as soon as they are seen.
-        let save = app.request(Method::POST, &format!("{sandbox_path}/stop"));
+        let save = app.request(Method::POST, &format!("{}/stop", work.sandbox_path));
         let save = save.json(&json!({"sandboxId": machine, "saveChanges": true})).send();
         #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
         let saving = tokio::spawn(save);
-        let event = hook(&app, &hook_path, &[("webhook-id", &format!("event-{round}"))], "{}").await;
+        let event = hook(&app, &work.hook_path, &[("webhook-id", &format!("event-{round}"))], "{}").await;
         assert_eq!(event.status, StatusCode::ACCEPTED, "{}", event.body);
         for (what, rows) in &UNDER_WAY[4..] {
             let is_seen = async || (db.number(&format!("SELECT count(*) AS n {rows}")).await > 0).then_some(());
@@ -113,28 +160,7 @@ async fn all_that_is_under_way_when_the_process_is_killed_comes_to_its_end_once_
         model.let_go(1000);
         model.embeddings(Embeddings::Given);
 
-        let chat = finished(&app, &chat).await;
-        assert_eq!(chat["status"], "completed", "{}", chat["error"]);
-        assert_eq!(chat["chatContent"].as_array().map(Vec::len), Some(2), "{}", chat["chatContent"]);
-        thread_in(&app, &begun, "completed").await;
-        eventually("its newest version answers", async || {
-            let found = search(&app, json!({"query": format!("word{round}x"), "mode": "keyword"})).await;
-            (names(&found) == ["Handbook"]).then_some(())
-        })
-        .await;
-        assert_eq!(indexed(&app, &handbook).await["status"], "ready");
-        let delivered = "SELECT count(*) AS n FROM webhook_deliveries WHERE status = 'succeeded'";
-        eventually("the delivery", async || (db.number(delivered).await >= i64::try_from(round).ok()?).then_some(()))
-            .await;
-        let told = outcomes(&app, &hooks, round).await;
-        assert!(told.iter().all(|event| event["outcome"] == "executed"), "{told:?}");
-        let read = format!("SELECT count(*) AS n FROM trigger_events WHERE trigger_id = '{news}'");
-        eventually("the news, once", async || (usize::try_from(db.number(&read).await) == Ok(round)).then_some(()))
-            .await;
-        let open = "SELECT count(*) AS n FROM sandbox_sessions WHERE finished_ms IS NULL";
-        eventually("the machine is over", async || (db.number(open).await == 0).then_some(())).await;
-        let half = "SELECT count(*) AS n FROM sandbox_snapshots WHERE status NOT IN ('ready', 'failed')";
-        eventually("no save is half done", async || (db.number(half).await == 0).then_some(())).await;
+        ended(&app, &db, &work, round, (&chat, &begun)).await;
     }
     let kinds: BTreeSet<&str> = UNDER_WAY.iter().map(|(what, _)| *what).filter(|what| *what != "an event").collect();
     let missing: Vec<_> = kinds.difference(&seen).collect();

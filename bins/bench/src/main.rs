@@ -74,7 +74,7 @@ enum Instead {
     },
     /// Takes each migration back and does it again, over the chats of row 8.
     Migrations,
-    /// Other systems at the same work, installed from PyPI.
+    /// Other systems at the same work, installed from `PyPI`.
     Peers,
     /// Serves the reference of turns.
     #[command(hide = true)]

@@ -22,7 +22,7 @@ const MODEL: &str = "t64-d0";
 const CLIENTS: [usize; 3] = [1, 16, 64];
 const FOLDER: &str = "target/peers";
 /// For the first start of a peer, which may build its tables.
-const MAX_START: Duration = Duration::from_secs(120);
+const MAX_START: Duration = Duration::from_mins(2);
 
 struct Peer {
     /// What it is called in its registry.
@@ -205,7 +205,7 @@ impl Peer {
     }
 }
 
-/// A database as SQLAlchemy has it.
+/// A database as `SQLAlchemy` has it.
 fn address_of(database: &str) -> String {
     let of = |name: &str| database.split_whitespace().find_map(|part| part.strip_prefix(name)).unwrap_or_default();
     format!("postgresql+psycopg://{}@/{}?host={}", of("user="), of("dbname="), of("host="))

@@ -273,9 +273,9 @@ async fn handle(
         };
         let query = query(request.query_string())?;
         let ignored = ignored(route, &query, &fields)?;
-        let given = |name| parameter(route, request.path(), name);
-        let named = route.named.iter().filter_map(|(name, kind)| Some(((*kind)?, given(name)))).collect();
-        let path: BTreeMap<_, _> = route.named.iter().map(|(name, _)| (*name, given(name))).collect();
+        let given = |(name, _): &(&'static str, _)| (*name, parameter(route, request.path(), name));
+        let path: BTreeMap<_, _> = route.named.iter().map(given).collect();
+        let named = route.named.iter().filter_map(|(name, kind)| Some(((*kind)?, path[name].clone()))).collect();
         let mut request = Request {
             http: Arc::clone(http),
             bearer,
@@ -305,14 +305,13 @@ async fn handle(
         access::resolve_project(&mut request).await?;
         access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
-        let has_effect = !route.only_reads();
-        if has_effect {
-            http.gate.expects_effect(&whose)?;
+        if route.only_reads() {
+            let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
+            return answer.bounded(|bytes| http.gate.answer(&whose, bytes));
         }
+        http.gate.expects_effect(&whose)?;
         let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
-        answer.bounded(|bytes| {
-            if has_effect { Ok(http.gate.answer_of_effect(&whose, bytes)) } else { http.gate.answer(&whose, bytes) }
-        })
+        answer.bounded(|bytes| Ok(http.gate.answer_of_effect(&whose, bytes)))
     };
     Handled { outcome: answer.await, identity, allowance }
 }

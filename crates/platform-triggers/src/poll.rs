@@ -242,7 +242,9 @@ impl PageReader {
             let mut parts: Vec<String> = self.ids.iter().filter_map(|path| at_path(item, path)).map(part).collect();
             // The last may hold colons; those of the others are told from what joins them.
             let (_, others) = parts.split_last_mut()?;
-            others.iter_mut().for_each(|part| *part = part.replace('\\', r"\\").replace(':', r"\:"));
+            for part in others {
+                *part = part.replace('\\', r"\\").replace(':', r"\:");
+            }
             Some(parts.join(":")).filter(|id| !id.is_empty() && parts.len() == self.ids.len())
         };
         let list = at_path(body, &self.items).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
