@@ -192,3 +192,25 @@ async fn a_provider_that_writes_without_end_is_stopped_at_the_bounds_of_an_answe
     }
     let _ = std::fs::remove_file(file);
 }
+
+#[tokio::test]
+async fn a_provider_that_is_not_there_ends_the_turn_with_a_reason_and_the_chat_goes_on() {
+    for base in ["http://127.0.0.1:9/v1", "http://provider.invalid/v1"] {
+        let settings = [
+            ("OPENAI_BASE_URL", base),
+            ("OPENAI_API_KEY", "sk-test"),
+            ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+            ("PLATFORM_MODEL_ATTEMPTS", "2"),
+        ];
+        let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+        let message = json!({"message": "Hello", "chatUid": "c", "skipSummarization": true});
+        let began = Instant::now();
+        let said = app.post("/assistants/default/messages", message).await;
+        assert!(began.elapsed() < Duration::from_secs(20), "{base}: {:?}", began.elapsed());
+        assert_eq!(said.error(), "UPSTREAM_ERROR", "{base}: {}", said.body);
+        let chat = app.get("/assistants/default/chats/c/realtime").await.body;
+        assert_eq!((&chat["status"], &chat["error"]["code"]), (&json!("error"), &json!("PROVIDER_ERROR")), "{chat}");
+        let next = json!({"message": "Hello", "chatUid": "c", "provider": "demo", "skipSummarization": true});
+        assert_eq!(app.post("/assistants/default/messages", next).await.status, StatusCode::OK, "{base}");
+    }
+}

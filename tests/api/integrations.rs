@@ -146,6 +146,9 @@ pub async fn decide(app: &TestApp, begun: &Value, more: &[(&str, &str)]) -> Repl
     let query: Vec<(&str, &str)> = more.iter().copied().chain([("state", state.as_str())]).collect();
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
     let callback = Url::parse_with_params(&format!("{}/v1/integrations/callback", app.url()), query).expect("a URL");
+    // Whatever looks at links before they are opened uses up no code.
+    let looked = client.head(callback.clone()).send().await.expect("an answer");
+    assert_eq!(looked.status(), StatusCode::METHOD_NOT_ALLOWED);
     let answer = client.get(callback).send().await.expect("an answer");
     let (status, headers) = (answer.status(), answer.headers().clone());
     Reply { status, headers, body: answer.text().await.expect("text").into() }

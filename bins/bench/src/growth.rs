@@ -126,7 +126,7 @@ async fn by_tenants(bench: &Bench) -> Chart {
     let of_one = "{\"message\":\"Hello\",\"model\":\"t1-d0\",\"skipSummarization\":true,\"tenantId\":\"t7\"}";
     let kinds = [
         ("a turn of one", request("POST", MESSAGES, KEY, of_one)),
-        ("one, with its quotas", request("GET", "/v1/tenant-usage?tenantId=t7", KEY, "")),
+        ("one, with its quotas", request("GET", "/v1/tenant-usage/t7", KEY, "")),
         ("a page of them", request("GET", "/v1/tenants?limit=10", KEY, "")),
     ];
     median_of(&mut admin, &kinds[0].1, 1).await;
@@ -168,7 +168,7 @@ async fn by_tool_servers(bench: &Bench) -> Chart {
     Chart { title: "Tool servers of an account", across: "tool servers", up: "ms at the median", series }
 }
 
-/// Runs that wait for agents which have as many at work as they may.
+/// Runs that wait for agents which have as many at work as they may, of ten agents for each account.
 async fn by_runs(bench: &Bench) -> Chart {
     let platform = bench.platform();
     let mut connection = Connection::open(&platform.address).await.expect("connected");
@@ -179,14 +179,13 @@ async fn by_runs(bench: &Bench) -> Chart {
         let agents = runs / RUNS_OF_AGENT;
         bench
             .run(&format!(
-                "INSERT INTO lanes (account_id, id, most_running, interval_ms)
-                 SELECT a.id, 'g' || n, 1, 60000 FROM accounts a, generate_series(1, {agents}) n ON CONFLICT DO NOTHING;
+                "INSERT INTO lanes (account_id, id, most_running, interval_ms, closed)
+                 SELECT 'a' || n / 10, 'g' || n, 1, 60000, false FROM generate_series(1, {agents}) n ON CONFLICT DO NOTHING;
                  INSERT INTO runs (id, account_id, kind, subject, payload, due, lane, opens, owner)
-                 SELECT 'g' || lane || '-' || n, a.id, 'thread', 'g' || lane || '-' || n, 'null',
+                 SELECT 'g' || lane || '-' || n, 'a' || lane / 10, 'thread', 'g' || lane || '-' || n, 'null',
                     now() + CASE n WHEN 1 THEN interval '1 day' ELSE interval '0' END, 'g' || lane, true,
                     CASE n WHEN 1 THEN 'nobody' END
-                 FROM accounts a, generate_series(1, {agents}) lane, generate_series(1, {RUNS_OF_AGENT}) n
-                 ON CONFLICT DO NOTHING;
+                 FROM generate_series(1, {agents}) lane, generate_series(1, {RUNS_OF_AGENT}) n ON CONFLICT DO NOTHING;
                  VACUUM ANALYZE runs; VACUUM ANALYZE lanes"
             ))
             .await;

@@ -21,6 +21,8 @@ use crate::{
 const MODEL: &str = "t64-d0";
 const CLIENTS: [usize; 3] = [1, 16, 64];
 const FOLDER: &str = "target/peers";
+/// Where a peer runs, within its own.
+const SERVER: &str = "server";
 /// For the first start of a peer, which may build its tables.
 const MAX_START: Duration = Duration::from_mins(2);
 
@@ -149,7 +151,7 @@ fn log_of(home: &Path) -> PathBuf {
     home.join("server.log")
 }
 
-/// The version that is there afterwards.
+/// Installs it, beside what the servers of all peers are made of; the version that is there afterwards.
 fn install(peer: &Peer, home: &Path) -> Result<String, String> {
     let run = |program: &Path, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().map_err(|error| error.to_string())?;
@@ -161,6 +163,11 @@ fn install(peer: &Peer, home: &Path) -> Result<String, String> {
         run(Path::new("python3"), &["-m", "venv", &home.to_string_lossy()])?;
         let packages: Vec<&str> = ["-m", "pip", "install", "-q", peer.package].into_iter().collect();
         run(&python, &[packages.as_slice(), peer.with].concat())?;
+    }
+    fs::create_dir_all(home.join(SERVER)).map_err(|error| error.to_string())?;
+    let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")).map_err(|error| error.to_string())?;
+    for file in files.flatten() {
+        fs::copy(file.path(), home.join(SERVER).join(file.file_name())).map_err(|error| error.to_string())?;
     }
     let version = format!("import importlib.metadata as m; print(m.version('{}'))", peer.package);
     Ok(run(&python, &["-c", &version])?.trim().to_owned())
@@ -190,7 +197,7 @@ impl Peer {
         let mut command = Command::new(home.join("bin").join(self.start[0]));
         command
             .args(arguments)
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers"))
+            .current_dir(home.join(SERVER))
             .env("MODEL", MODEL)
             .env("MODEL_URL", format!("http://{}/v1", bench.model))
             .env("DATABASE", address_of(&bench.database))

@@ -104,6 +104,8 @@ pub struct Route {
     pub(crate) is_raw: bool,
     /// Bytes that a body may have; `None` = as many as the setting says.
     pub(crate) most_bytes: Option<usize>,
+    /// It has an effect although it is a GET.
+    pub(crate) has_effect: bool,
     /// Its body has files, of so many bytes together; 0 = no bound.
     pub(crate) upload: Option<Upload>,
     /// Tokens may be good for it alone; its 401 says where they come from (RFC 9728).
@@ -256,6 +258,12 @@ impl Route {
         self
     }
 
+    /// It has an effect although it is a GET: HEAD is none of it, and it goes on to its end without its client.
+    pub fn with_effect(&mut self) -> &mut Self {
+        self.has_effect = true;
+        self
+    }
+
     /// It takes an editor of the project.
     pub fn changing(&mut self) -> &mut Self {
         self.right = Right::Change;
@@ -271,7 +279,7 @@ impl Route {
     /// It changes nothing: a GET, or a search by POST.
     pub(crate) fn only_reads(&self) -> bool {
         let reads = matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"));
-        self.method == Method::GET || (reads && self.acts_by.is_none())
+        (self.method == Method::GET && !self.has_effect) || (reads && self.acts_by.is_none())
     }
 
     /// A request to it may be repeated under an `Idempotency-Key`.
@@ -294,9 +302,10 @@ impl Route {
         std::iter::once(self.path.to_owned()).chain(other)
     }
 
-    /// HEAD works wherever GET does.
-    pub(crate) fn methods(&self) -> Vec<Method> {
-        if self.method == Method::GET { vec![Method::GET, Method::HEAD] } else { vec![self.method.clone()] }
+    /// HEAD works wherever GET only reads.
+    pub(crate) fn methods(&self) -> impl Iterator<Item = &Method> {
+        let has_head = self.method == Method::GET && !self.has_effect;
+        std::iter::once(&self.method).chain(has_head.then_some(&Method::HEAD))
     }
 
     /// The header `WWW-Authenticate` of its 401 (contract 01 §1); `was_sent`: there was a credential.
@@ -395,6 +404,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload: None,
             is_resource: false,
+            has_effect: false,
             is_of_ui: false,
             is_known: None,
             replay: None,

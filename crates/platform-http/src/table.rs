@@ -36,14 +36,14 @@ pub(crate) struct Resource {
 
 impl Resource {
     fn new(routes: Vec<Route>) -> Self {
-        let methods: Vec<String> = routes.iter().flat_map(Route::methods).map(|method| method.to_string()).collect();
-        Self { routes, allow: methods.join(", ") }
+        let methods: Vec<&str> = routes.iter().flat_map(Route::methods).map(Method::as_str).collect();
+        let allow = methods.join(", ");
+        Self { routes, allow }
     }
 
-    /// The route of a method; HEAD works wherever GET does.
+    /// The route of a method.
     pub fn route(&self, method: &Method) -> Option<&Route> {
-        let method = if *method == Method::HEAD { &Method::GET } else { method };
-        self.routes.iter().find(|route| route.method == *method)
+        self.routes.iter().find(|route| route.methods().any(|of| of == method))
     }
 }
 

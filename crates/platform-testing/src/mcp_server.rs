@@ -330,6 +330,9 @@ async fn call(state: &State, request: &ToolRequest, body: &Value, is_modern: boo
     if name.ends_with("answered") {
         result["structuredContent"] = json!({"responses": body["params"]["inputResponses"]});
     }
+    if name.contains("novel") {
+        result["content"].as_array_mut().expect("parts").push(json!({"type": "novelty", "data": 1}));
+    }
     if name.ends_with("huge") {
         result["content"][0]["text"] = "x".repeat(11 << 20).into();
     }

@@ -37,6 +37,8 @@ use crate::mcp_updates::UpdateListener;
 
 type Error = StreamableHttpError<HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
+/// JSON as it is to be read; `None`: as it is.
+type Mend = fn(&[u8]) -> Option<Vec<u8>>;
 
 /// An answer or an event of a server that says nothing else.
 const MAX_BYTES: usize = 10 << 20;
@@ -48,6 +50,8 @@ const MAX_VALUES: usize = 32 << 20;
 const SHORT: usize = 64 << 10;
 /// All tools of a server together, in bytes.
 pub(crate) const MAX_LIST_BYTES: usize = 1 << 20;
+/// Kinds of the parts of a result (MCP, "Tool Result").
+const KINDS_OF_PARTS: [&str; 5] = ["text", "image", "audio", "resource", "resource_link"];
 /// What is read of an answer that refuses.
 const MAX_REFUSAL: usize = 64 << 10;
 /// Requests of a server, each of which is answered, in a stream; so many within that time.
@@ -111,13 +115,7 @@ impl StreamableHttpClient for McpHttp {
         };
         let answer = request.json(&message).send().await.map_err(Error::Client)?;
         let status = answer.status().as_u16();
-        let (discovers, lists) = match &message {
-            JsonRpcMessage::Request(JsonRpcRequest { request, .. }) => (
-                matches!(request, ClientRequest::DiscoverRequest(_)) && session.is_none(),
-                matches!(request, ClientRequest::ListToolsRequest(_)),
-            ),
-            _ => (false, false),
-        };
+        let (discovers, mend) = reading(&message, session.is_some());
         match (status, text(&answer, WWW_AUTHENTICATE.as_str())) {
             (401, Some(challenge)) => return Err(Error::AuthRequired(AuthRequiredError::new(challenge))),
             (403, Some(challenge)) => {
@@ -145,7 +143,7 @@ impl StreamableHttpClient for McpHttp {
             let events = checked(SseStream::from_bytes_stream(bytes));
             let events = events.try_filter(move |event| ready(!is_of_another(event, asked.as_ref())));
             let events = events.map_ok(move |event| {
-                let whole = event.data.as_ref().filter(|_| lists).and_then(|data| mended(data.as_bytes()));
+                let whole = event.data.as_ref().and_then(|data| mend(data.as_bytes()));
                 match whole.and_then(|whole| String::from_utf8(whole).ok()) {
                     Some(whole) => Sse { data: Some(whole), ..event },
                     None => event,
@@ -173,8 +171,7 @@ impl StreamableHttpClient for McpHttp {
         let is_short = body.len() < SHORT;
         let read = move || {
             check_values(&body).map_err(serde::de::Error::custom)?;
-            let whole = lists.then(|| mended(&body)).flatten();
-            parse(whole.as_deref().unwrap_or(&body))
+            parse(mend(&body).as_deref().unwrap_or(&body))
         };
         let read = if is_short { read() } else { tokio::task::spawn_blocking(read).await? };
         match read {
@@ -232,6 +229,17 @@ impl StreamableHttpClient for McpHttp {
     }
 }
 
+/// Whether the answer to a message tells what a server can do, and how it becomes one that the SDK takes.
+fn reading(message: &ClientJsonRpcMessage, has_session: bool) -> (bool, Mend) {
+    let JsonRpcMessage::Request(JsonRpcRequest { request, .. }) = message else { return (false, |_| None) };
+    match request {
+        ClientRequest::DiscoverRequest(_) => (!has_session, |_| None),
+        ClientRequest::ListToolsRequest(_) => (false, with_described_tools),
+        ClientRequest::CallToolRequest(_) => (false, with_known_parts),
+        _ => (false, |_| None),
+    }
+}
+
 /// A server that knows no discovery says so in its own way, and is asked as older ones are.
 fn undiscovered(asked: Option<RequestId>, reason: &str) -> StreamableHttpPostResponse {
     let error = ErrorData::invalid_request(format!("server/discover came to nothing: {reason}"), None);
@@ -244,7 +252,7 @@ fn unanswered(status: u16) -> Error {
 
 /// A list of tools as the SDK takes it; `None` where it is. Some servers leave out the schema of a tool without arguments,
 /// or describe one in a way that nobody reads: without that it is a tool, and the others of its list are.
-fn mended(json: &[u8]) -> Option<Vec<u8>> {
+fn with_described_tools(json: &[u8]) -> Option<Vec<u8>> {
     if json.len() > MAX_LIST_BYTES {
         return None;
     }
@@ -272,6 +280,36 @@ fn mended(json: &[u8]) -> Option<Vec<u8>> {
         }
     }
     is_other.then(|| answer.to_string().into_bytes())
+}
+
+/// A result of a tool as the SDK takes it; `None` where it is. A part of a kind that it does not know becomes text, since the
+/// whole result would be none to it.
+fn with_known_parts(json: &[u8]) -> Option<Vec<u8>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Parts,
+    }
+    #[derive(Deserialize)]
+    struct Parts {
+        content: Vec<Part>,
+    }
+    #[derive(Deserialize)]
+    struct Part {
+        r#type: String,
+    }
+    if json.len() > MAX_LIST_BYTES {
+        return None;
+    }
+    let is_known = |kind: &str| KINDS_OF_PARTS.contains(&kind);
+    let answer: Answer = parse(json).ok()?;
+    answer.result.content.iter().find(|part| !is_known(&part.r#type))?;
+    let mut answer: Value = parse(json).ok()?;
+    for part in answer.pointer_mut("/result/content")?.as_array_mut()? {
+        if !part["type"].as_str().is_some_and(is_known) {
+            *part = json!({"type": "text", "text": part.to_string()});
+        }
+    }
+    Some(answer.to_string().into_bytes())
 }
 
 /// An answer that is no success, as the SDK tells them apart.

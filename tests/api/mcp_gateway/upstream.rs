@@ -496,3 +496,17 @@ async fn a_server_is_used_however_it_answers_to_discovery_and_though_tools_tell_
         );
     }
 }
+
+#[tokio::test]
+async fn a_part_of_a_result_that_nobody_knows_is_told_as_text_and_loses_no_other() {
+    let (app, server) = (app().await, FakeMcpServer::start());
+    // The second answers as a stream.
+    server.set_tools(&["novel", "novel_slow"]);
+    let id = exposed(&app, "s", &server, json!({})).await;
+    profile(&app, json!({"name": "default", "newToolPolicy": "enabled", "servers": [{"toolServerId": id}]})).await;
+    for name in ["s__novel", "s__novel_slow"] {
+        let content = called(&app, app.key(), "", name, json!({"a": 1})).await.body["result"]["content"].clone();
+        assert!(content[0]["text"].as_str().is_some_and(|text| text.contains("\"a\":1")), "{name}: {content}");
+        assert_eq!(content[1], json!({"type": "text", "text": "{\"data\":1,\"type\":\"novelty\"}"}), "{name}");
+    }
+}

@@ -60,7 +60,7 @@ fn group(services: Arc<Services>) -> Group {
     let (read, write) = (key("integrations:read"), key("integrations:write"));
     group.get("/v1/integrations", read, list).with(spec::list);
     group.get("/v1/integrations/connected", read, connected).with(spec::connected);
-    group.get("/v1/integrations/callback", OpenTo::Public, callback).with(spec::callback);
+    group.get("/v1/integrations/callback", OpenTo::Public, callback).with(spec::callback).with_effect();
     group.delete("/v1/integrations/connections/{connectionId}", write, disconnect).with(spec::disconnect);
     group.delete("/v1/integrations/servers/{id}", write, delete_server).with(spec::delete_server);
     group.get("/v1/integrations/servers/{id}/tools", read, tools).with(spec::tools);
