@@ -1,4 +1,4 @@
-//! Other systems at the same work, with the same model server and load: `just bench-peers`.
+//! Other systems at such work, with the same model server and load: `just bench peers`.
 //!
 //! Each is installed from its registry into a folder under `target/`, and starts with the settings that it comes with.
 
@@ -161,8 +161,12 @@ fn install(peer: &Peer, home: &Path) -> Result<String, String> {
     let python = home.join("bin/python");
     if !python.exists() {
         run(Path::new("python3"), &["-m", "venv", &home.to_string_lossy()])?;
-        let packages: Vec<&str> = ["-m", "pip", "install", "-q", peer.package].into_iter().collect();
-        run(&python, &[packages.as_slice(), peer.with].concat())?;
+        let installed = run(&python, &[&["-m", "pip", "install", "-q", peer.package], peer.with].concat());
+        if installed.is_err() {
+            // Half of it would be taken for all of it the next time.
+            let _ = fs::remove_dir_all(home);
+        }
+        installed?;
     }
     fs::create_dir_all(home.join(SERVER)).map_err(|error| error.to_string())?;
     let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")).map_err(|error| error.to_string())?;

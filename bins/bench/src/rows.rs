@@ -414,7 +414,7 @@ impl Bench {
         rows
     }
 
-    /// Runs statements that make what is measured.
+    /// Runs statements that make what is measured, one by one: `VACUUM` wants to be alone.
     pub async fn run(&self, sql: &str) {
         let mut conn = self.db.conn().await.expect("a connection");
         for statement in sql.split(';') {

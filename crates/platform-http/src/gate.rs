@@ -236,9 +236,10 @@ impl Gate {
         Ok([of_end_user, self.answers.try_hold(&whose.account, bytes).map_err(|_| unread())?])
     }
 
-    /// An event in its room, until its reader has it.
-    pub(crate) fn unread_frame(&self, whose: &Whose, frame: String) -> Result<Bytes> {
-        let room = self.answer(whose, frame.len())?;
+    /// An event in its room, until its reader has it; one of the reply to a call is given in any case.
+    pub(crate) fn unread_frame(&self, whose: &Whose, frame: String, is_reply: bool) -> Result<Bytes> {
+        let bytes = frame.len();
+        let room = if is_reply { self.answer_of_effect(whose, bytes) } else { self.answer(whose, bytes)? };
         Ok(if room.iter().all(Option::is_none) { frame.into() } else { Bytes::from_owner(Held { frame, _room: room }) })
     }
 

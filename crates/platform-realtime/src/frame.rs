@@ -1,11 +1,15 @@
 use std::{
     borrow::Cow,
-    sync::{Arc, Mutex, OnceLock},
+    hash::{DefaultHasher, Hasher},
+    sync::{Arc, Mutex, Weak},
 };
 
 use bytes::Bytes;
 use platform_core::{AccountId, FairMemory, FairPermit, Timestamp};
 use serde::{Deserialize, Serialize};
+
+/// Bytes that a frame has around its JSON, and more than that.
+const AROUND: usize = 128;
 
 /// Room for the frames of an account that some reader has yet to take.
 #[derive(Debug, Clone)]
@@ -14,15 +18,70 @@ pub(crate) struct Room {
     account: AccountId,
 }
 
-/// A frame in its room, until its last reader has it.
+/// A large frame in its room, until its last reader has it.
+#[derive(Debug)]
 struct Held {
     frame: String,
     _permit: FairPermit,
 }
 
-impl AsRef<[u8]> for Held {
+struct Shared(Arc<Held>);
+
+impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        self.frame.as_bytes()
+        self.0.frame.as_bytes()
+    }
+}
+
+/// A frame for whoever comes next: a large one as long as some reader has yet to take it.
+#[derive(Debug)]
+enum Known {
+    Small(Bytes),
+    Large(Weak<Held>),
+}
+
+/// The frame that was encoded last, by what it depends on, and whether it holds the message that is being written.
+#[derive(Debug)]
+struct Newest<K>(Mutex<Option<(K, Known, bool)>>);
+
+impl<K> Default for Newest<K> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<K: PartialEq> Newest<K> {
+    /// The frame as it is known, else as it is encoded now; whoever asks meanwhile waits for it.
+    fn get_or(&self, key: K, encode: impl FnOnce() -> Option<Encoded>) -> Option<(Bytes, bool)> {
+        let mut newest = self.0.lock().expect("no holder of this lock panics");
+        let known = newest.as_ref().filter(|(known, ..)| *known == key).and_then(|(_, known, is_whole)| {
+            let frame = match known {
+                Known::Small(frame) => frame.clone(),
+                Known::Large(held) => Bytes::from_owner(Shared(held.upgrade()?)),
+            };
+            Some((frame, *is_whole))
+        });
+        if known.is_some() {
+            return known;
+        }
+        let Encoded { frame, known, is_whole } = encode()?;
+        *newest = known.map(|known| (key, known, is_whole));
+        Some((frame, is_whole))
+    }
+}
+
+struct Encoded {
+    frame: Bytes,
+    /// `None`: it is for nobody else.
+    known: Option<Known>,
+    /// Whether all is in it that was to be.
+    is_whole: bool,
+}
+
+impl Encoded {
+    fn small(frame: String, is_whole: bool) -> Self {
+        let frame = Bytes::from(frame);
+        Self { known: Some(Known::Small(frame.clone())), frame, is_whole }
     }
 }
 
@@ -31,13 +90,21 @@ impl Room {
         Self { memory: memory.clone(), account: account.clone() }
     }
 
-    /// The frame; `None` when there is no room for it.
-    fn hold(&self, frame: String) -> Option<Bytes> {
-        let permit = self.memory.try_hold(&self.account, frame.len()).ok()?;
-        Some(match permit {
-            Some(permit) => Bytes::from_owner(Held { frame, _permit: permit }),
-            None => frame.into(),
-        })
+    /// A place for a frame of so many bytes, if there is one.
+    fn reserve(&self, bytes: usize) -> Option<Place> {
+        self.memory.try_hold(&self.account, bytes).ok().map(Place)
+    }
+}
+
+/// Where a frame goes; a small one needs no permit.
+struct Place(Option<FairPermit>);
+
+impl Place {
+    fn keep(self, frame: String) -> Encoded {
+        let Some(permit) = self.0 else { return Encoded::small(frame, true) };
+        let held = Arc::new(Held { frame, _permit: permit });
+        let known = Some(Known::Large(Arc::downgrade(&held)));
+        Encoded { frame: Bytes::from_owner(Shared(held)), known, is_whole: true }
     }
 }
 
@@ -48,13 +115,15 @@ pub struct Head {
     pub revision: i64,
     /// The state as a JSON object, without `lastUpdatedAt` and `streamingMessage`, its closing brace left off.
     pub open_object: String,
+    /// Tells this state from another of the same chat.
+    pub(crate) digest: u64,
     /// When it last changed.
     pub updated: Timestamp,
     /// Nothing more will come by itself: the stream closes after this state.
     pub terminal: bool,
     /// Largest frame, in bytes, and the same object without history for one that would be larger.
     bound: Option<(usize, String)>,
-    frame: OnceLock<(i64, Bytes)>,
+    frame: Newest<i64>,
     /// The message that was last looked for, and whether it is part of this state.
     sought: Mutex<Option<(Arc<str>, bool)>>,
 }
@@ -65,8 +134,10 @@ impl Head {
     pub fn new(revision: i64, updated: Timestamp, terminal: bool, fields: &impl Serialize) -> serde_json::Result<Self> {
         let mut open_object = serde_json::to_string(fields)?;
         open_object.pop();
-        let (bound, frame, sought) = (None, OnceLock::new(), Mutex::default());
-        Ok(Self { revision, open_object, updated, terminal, bound, frame, sought })
+        let mut hasher = DefaultHasher::new();
+        hasher.write(open_object.as_bytes());
+        let (digest, bound, frame, sought) = (hasher.finish(), None, Newest::default(), Mutex::default());
+        Ok(Self { revision, open_object, digest, updated, terminal, bound, frame, sought })
     }
 
     /// With a bound in bytes on its frames (0 = none); `brief`: the same object without history, its closing brace
@@ -81,14 +152,30 @@ impl Head {
         self.bound.as_ref().is_none_or(|(most, _)| frame.len() <= *most)
     }
 
-    /// A frame that holds `more` fields on top of the state; what would make it too large, or has no room, is left out.
-    fn fit(&self, room: &Room, sequence: i64, (event, json): (&str, &str), more: &str, at: i64) -> Bytes {
-        let frame = encode(sequence, event, json);
-        let Some((most, brief)) = &self.bound else { return frame.into() };
-        let fits = |frame: String| if frame.len() <= *most { room.hold(frame) } else { None };
-        fits(frame)
-            .or_else(|| fits(encode(sequence, "snapshot", &format!("{brief}{more},\"lastUpdatedAt\":{at}}}"))))
-            .unwrap_or_else(|| encode(sequence, "snapshot", &format!("{brief},\"lastUpdatedAt\":{at}}}")).into())
+    /// A frame of about so many bytes, which is encoded when there is room for it. One that would be too large, or has no
+    /// room, is left without its history, and without `more` if need be: the fields on top of the state.
+    fn fit(
+        &self,
+        room: &Room,
+        bytes: usize,
+        whole: impl FnOnce() -> String,
+        (sequence, more, at): (i64, &str, i64),
+    ) -> Encoded {
+        let Some((most, brief)) = &self.bound else { return Encoded::small(whole(), true) };
+        let is_too_large = bytes > *most;
+        if !is_too_large && let Some(place) = room.reserve(bytes) {
+            return place.keep(whole());
+        }
+        let without_history =
+            |more: &str| encode(sequence, "snapshot", &format!("{brief}{more},\"lastUpdatedAt\":{at}}}"));
+        let bytes = brief.len() + more.len() + AROUND;
+        let place = if bytes <= *most { room.reserve(bytes) } else { None };
+        let rest = match place {
+            Some(place) => place.keep(without_history(more)),
+            None => Encoded::small(without_history(""), more.is_empty()),
+        };
+        // Whoever comes when there is room again is shown the whole.
+        if is_too_large { rest } else { Encoded { known: None, ..rest } }
     }
 
     /// The whole state as JSON, as it is without a message being written.
@@ -114,15 +201,9 @@ impl Head {
 
     /// The state alone, as the frame of that number.
     pub(crate) fn frame(&self, room: &Room, sequence: i64) -> Bytes {
-        if let Some((_, frame)) = self.frame.get().filter(|(encoded, _)| *encoded == sequence) {
-            return frame.clone();
-        }
-        let frame = self.fit(room, sequence, ("snapshot", &self.json()), "", self.updated.0);
-        // Who comes when there is room again is shown the whole.
-        if frame.len() > self.open_object.len() {
-            let _ = self.frame.set((sequence, frame.clone()));
-        }
-        frame
+        let whole = || encode(sequence, "snapshot", &self.json());
+        let fit = || Some(self.fit(room, self.open_object.len() + AROUND, whole, (sequence, "", self.updated.0)));
+        self.frame.get_or(sequence, fit).map(|(frame, _)| frame).unwrap_or_default()
     }
 }
 
@@ -202,9 +283,9 @@ pub(crate) struct Streaming {
 /// What was encoded for one moment; watchers that stand at the same place share it.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    snapshot: OnceLock<Bytes>,
-    partial: OnceLock<Bytes>,
-    delta: OnceLock<(usize, Bytes)>,
+    snapshot: Newest<()>,
+    partial: Newest<()>,
+    delta: Newest<usize>,
 }
 
 impl Streaming {
@@ -230,33 +311,35 @@ impl Streaming {
         )
     }
 
-    pub fn snapshot(&self, head: &Head, room: &Room) -> Bytes {
+    /// The state with the message, and whether that had room.
+    pub fn snapshot(&self, head: &Head, room: &Room) -> (Bytes, bool) {
         let frame = || {
             let (more, at) = (format!(",\"streamingMessage\":{}", self.json()), self.at.0.max(head.updated.0));
-            let json = format!("{}{more},\"lastUpdatedAt\":{at}}}", head.open_object);
-            head.fit(room, self.sequence, ("snapshot", &json), &more, at)
+            let (state, bytes) = (&head.open_object, head.open_object.len() + more.len() + AROUND);
+            let whole = || encode(self.sequence, "snapshot", &format!("{state}{more},\"lastUpdatedAt\":{at}}}"));
+            Some(head.fit(room, bytes, whole, (self.sequence, &more, at)))
         };
-        self.frames.snapshot.get_or_init(frame).clone()
+        self.frames.snapshot.get_or((), frame).unwrap_or_default()
     }
 
-    pub fn partial(&self, head: &Head, room: &Room) -> Bytes {
+    /// The message alone, and whether it had room.
+    pub fn partial(&self, head: &Head, room: &Room) -> (Bytes, bool) {
         let frame = || {
             let message = self.json();
             let (more, at) = (format!(",\"streamingMessage\":{message}"), self.at.0.max(head.updated.0));
-            let json = format!("{{\"streamingMessage\":{message}}}");
-            head.fit(room, self.sequence, ("partial", &json), &more, at)
+            let whole = || encode(self.sequence, "partial", &format!("{{\"streamingMessage\":{message}}}"));
+            Some(head.fit(room, more.len() + AROUND, whole, (self.sequence, &more, at)))
         };
-        self.frames.partial.get_or_init(frame).clone()
+        self.frames.partial.get_or((), frame).unwrap_or_default()
     }
 
     /// The same as a frame; `None` when there is no room for it.
     pub fn delta(&self, from: usize, room: &Room) -> Option<Bytes> {
-        if let Some((_, frame)) = self.frames.delta.get().filter(|(start, _)| *start == from) {
-            return Some(frame.clone());
-        }
-        let frame = room.hold(self.encode_delta(from))?;
-        let _ = self.frames.delta.set((from, frame.clone()));
-        Some(frame)
+        let fit = || {
+            let frame = self.encode_delta(from);
+            Some(room.reserve(frame.len())?.keep(frame))
+        };
+        self.frames.delta.get_or(from, fit).map(|(frame, _)| frame)
     }
 
     fn encode_delta(&self, from: usize) -> String {

@@ -37,12 +37,13 @@ pub fn frames(text: &str, step: usize) {
         folded.push_str(delta["append"].as_str().expect("text"));
         from = length;
         assert!(text.starts_with(&folded) && folded.len() == length);
-        for (frame, expected) in [(now.snapshot(&head, &room), "snapshot"), (now.partial(&head, &room), "partial")] {
+        for (frame, expected) in [(now.snapshot(&head, &room).0, "snapshot"), (now.partial(&head, &room).0, "partial")]
+        {
             let (name, data) = read(&frame, sequence);
             assert_eq!((name.as_str(), &data["streamingMessage"]["content"]["message"]), (expected, &json!(folded)));
             assert_eq!(data["streamingMessage"]["uid"], text);
         }
-        assert_eq!(read(&now.snapshot(&head, &room), sequence).1["name"], text);
+        assert_eq!(read(&now.snapshot(&head, &room).0, sequence).1["name"], text);
     }
 }
 

@@ -186,8 +186,9 @@ impl Realtime {
         if pause.is_zero() {
             return None;
         }
-        let passed = self.began.elapsed().as_nanos() / pause.as_nanos();
-        Some(self.began + pause * (u32::try_from(passed).unwrap_or(u32::MAX) + 1))
+        let now = Instant::now();
+        let passed = now.duration_since(self.began).as_nanos() % pause.as_nanos();
+        Some(now + pause - Duration::from_nanos(u64::try_from(passed).unwrap_or(0)))
     }
 
     /// The line to other processes, if there is one.

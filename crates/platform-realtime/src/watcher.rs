@@ -52,17 +52,19 @@ pub struct Watcher {
 
 /// What this connection was last sent.
 struct Seen {
-    head: Arc<Head>,
+    /// Of the state, which is not kept: it may be large, and who does not read keeps it for long.
+    revision: i64,
+    digest: u64,
     /// Message, bytes of its text, and of its tool calls.
     streaming: Option<(Arc<str>, usize, usize)>,
+    /// The message had no room: the next frame holds all of it.
+    lacks_message: bool,
 }
 
 impl Seen {
     /// Nothing but `lastUpdatedAt` differs, which is no news by itself (contract 02 §7).
     fn tells_the_same(&self, other: &Self) -> bool {
-        let (head, before) = (&self.head, &other.head);
-        self.streaming == other.streaming
-            && (head.revision == before.revision || head.open_object == before.open_object)
+        self.streaming == other.streaming && (self.revision == other.revision || self.digest == other.digest)
     }
 }
 
@@ -131,27 +133,43 @@ impl Watcher {
         }
     }
 
-    fn frame(&mut self, head: &Arc<Head>, streaming: Option<&Streaming>, sequence: i64) -> Option<Bytes> {
-        let now =
-            Seen { head: Arc::clone(head), streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, s.calls_size)) };
-        let is_known = self.seen.as_ref().is_some_and(|before| before.tells_the_same(&now));
-        let before = self.seen.replace(now);
-        if is_known {
-            return None;
-        }
-        let before = before.as_ref();
-        let Some(streaming) = streaming else { return Some(head.frame(&self.room, sequence)) };
-        let same_head = before.is_some_and(|before| before.head.revision == head.revision);
-        if !self.partial || !same_head {
-            return Some(streaming.snapshot(head, &self.room));
-        }
-        match before.and_then(|before| before.streaming.as_ref()) {
-            Some((uid, from, calls)) if *uid == streaming.uid && *calls == streaming.calls_size => {
+    fn frame(&mut self, head: &Head, streaming: Option<&Streaming>, sequence: i64) -> Option<Bytes> {
+        let mut now = Seen {
+            revision: head.revision,
+            digest: head.digest,
+            streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, s.calls_size)),
+            lacks_message: false,
+        };
+        let before = self.seen.take();
+        let frame = match streaming {
+            _ if before.as_ref().is_some_and(|before| before.tells_the_same(&now)) => {
+                now.lacks_message = before.is_some_and(|before| before.lacks_message);
+                None
+            }
+            None => Some(head.frame(&self.room, sequence)),
+            Some(streaming) => {
+                let (frame, has_message) = self.growth(head, streaming, before.as_ref());
+                now.lacks_message = !has_message;
+                Some(frame)
+            }
+        };
+        self.seen = Some(now);
+        frame
+    }
+
+    /// What is new of a message on top of what was sent, and whether all of it is in the frame.
+    fn growth(&self, head: &Head, streaming: &Streaming, before: Option<&Seen>) -> (Bytes, bool) {
+        let before = before.filter(|before| before.revision == head.revision);
+        let Some(before) = before.filter(|_| self.partial) else { return streaming.snapshot(head, &self.room) };
+        match &before.streaming {
+            Some((uid, from, calls))
+                if *uid == streaming.uid && *calls == streaming.calls_size && !before.lacks_message =>
+            {
                 // Whoever was away for long is shown the whole.
                 let delta = streaming.delta(*from, &self.room).filter(|delta| head.admits(delta));
-                Some(delta.unwrap_or_else(|| streaming.snapshot(head, &self.room)))
+                delta.map_or_else(|| streaming.snapshot(head, &self.room), |delta| (delta, true))
             }
-            _ => Some(streaming.partial(head, &self.room)),
+            _ => streaming.partial(head, &self.room),
         }
     }
 

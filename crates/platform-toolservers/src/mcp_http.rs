@@ -295,17 +295,14 @@ fn with_known_parts(json: &[u8]) -> Option<Vec<u8>> {
     }
     #[derive(Deserialize)]
     struct Part {
-        r#type: String,
+        r#type: Option<String>,
     }
-    if json.len() > MAX_LIST_BYTES {
-        return None;
-    }
-    let is_known = |kind: &str| KINDS_OF_PARTS.contains(&kind);
+    let is_known = |kind: Option<&str>| kind.is_some_and(|kind| KINDS_OF_PARTS.contains(&kind));
     let answer: Answer = parse(json).ok()?;
-    answer.result.content.iter().find(|part| !is_known(&part.r#type))?;
+    answer.result.content.iter().find(|part| !is_known(part.r#type.as_deref()))?;
     let mut answer: Value = parse(json).ok()?;
     for part in answer.pointer_mut("/result/content")?.as_array_mut()? {
-        if !part["type"].as_str().is_some_and(is_known) {
+        if !is_known(part["type"].as_str()) {
             *part = json!({"type": "text", "text": part.to_string()});
         }
     }

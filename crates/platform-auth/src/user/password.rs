@@ -70,10 +70,21 @@ pub(super) async fn hash(whose: &str, password: SecretString) -> Result<String> 
     .await
 }
 
-/// Which of these hashes a password has, if any; of none it is as slow to say.
+/// Which of these hashes a password has, if any; where there is none it is as slow to say.
 pub(super) async fn find(whose: &str, password: SecretString, hashes: Vec<String>) -> Result<Option<usize>> {
-    let hashes = if hashes.is_empty() { vec![NOBODY.to_owned()] } else { hashes };
-    in_turn(whose, move |memory| Ok(hashes.iter().position(|hash| has(&password, hash, memory).unwrap_or(false)))).await
+    in_turn(whose, move |memory| {
+        let mut was_hashed = false;
+        let found = hashes.iter().position(|hash| {
+            let has = has(&password, hash, memory);
+            was_hashed |= has.is_some();
+            has == Some(true)
+        });
+        if !was_hashed {
+            has(&password, NOBODY, memory);
+        }
+        Ok(found)
+    })
+    .await
 }
 
 /// Whether a password has this hash; `None` for what is no hash.

@@ -180,7 +180,7 @@ pub(crate) async fn sign_in(
 ) -> Result<Option<UserRow>> {
     let users = repository::by_email(auth.db.read().await?.get(), account, email).await?;
     let hashes = users.iter().map(|user| user.password.clone().unwrap_or_default()).collect();
-    let Some(right) = password::find(email, password, hashes).await? else { return Ok(None) };
+    let Some(right) = password::find(&email.to_lowercase(), password, hashes).await? else { return Ok(None) };
     Ok(users.into_iter().nth(right).filter(|user| !user.disabled))
 }
 
