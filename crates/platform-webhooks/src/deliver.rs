@@ -11,7 +11,7 @@ use std::{
 };
 
 use diesel_async::AsyncConnection;
-use futures_util::{FutureExt, future::OptionFuture};
+use futures_util::future::OptionFuture;
 use platform_core::{AccountId, Code, Error, Result, millis, spawn_finishing};
 use platform_egress::{
     EgressError, Method, Outgoing, Payload, Url,
@@ -19,7 +19,10 @@ use platform_egress::{
 };
 use platform_vault::Secret;
 use serde_json::json;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tracing::{error, warn};
 
 use crate::{
@@ -59,7 +62,7 @@ struct Lane {
     /// Its receiver answered nothing for a while, and has taken nothing since.
     is_slow: bool,
     /// Taken and not begun, with the moment by which it must begin and the end of its lease.
-    waiting: VecDeque<(Claimed, Instant, i64)>,
+    waiting: Taken,
     /// Successes since the last failure.
     successes: usize,
     /// When the last attempt began or ended.
@@ -98,7 +101,7 @@ impl Lane {
     }
 
     /// What waits for a receiver that answers nothing, or has waited for too long: others need its place.
-    fn stalled(&mut self) -> VecDeque<(Claimed, Instant, i64)> {
+    fn stalled(&mut self) -> Taken {
         let is_stalled = self.sending >= self.at_once() && self.moved.elapsed() >= STALLED;
         let is_late = self.waiting.front().is_some_and(|(_, begins, _)| Instant::now() >= *begins);
         if !is_stalled && !is_late {
@@ -115,16 +118,26 @@ struct Ended {
     succeeded: bool,
 }
 
+/// What a sender took, each with when others need its place and the end of its lease.
+type Taken = VecDeque<(Claimed, Instant, i64)>;
+
 /// The lanes of a sender; what it took and did not begin is due again when it ends.
 struct Lanes {
     webhooks: Arc<PgWebhooks>,
     of: HashMap<String, Lane>,
+    /// What is being taken.
+    claiming: Option<oneshot::Receiver<Result<Taken>>>,
 }
 
 impl Drop for Lanes {
     fn drop(&mut self) {
         let (webhooks, lanes) = (Arc::clone(&self.webhooks), mem::take(&mut self.of));
-        let taken: VecDeque<_> = lanes.into_values().flat_map(|lane| lane.waiting).collect();
+        let mut taken: Taken = lanes.into_values().flat_map(|lane| lane.waiting).collect();
+        if let Some(mut claiming) = self.claiming.take() {
+            // Whoever takes more from now on gives it back.
+            claiming.close();
+            taken.extend(claiming.try_recv().ok().and_then(Result::ok).into_iter().flatten());
+        }
         if !taken.is_empty() {
             spawn_finishing("give deliveries back", async move { webhooks.give_back(taken).await });
         }
@@ -164,19 +177,18 @@ impl PgWebhooks {
 
     /// Serves all receivers, each apart from the others.
     async fn send_all(&self, attempts: Arc<Attempts>) {
-        let mut lanes = Lanes { webhooks: Arc::clone(&attempts.webhooks), of: HashMap::new() };
-        let lanes = &mut lanes.of;
+        let mut lanes = Lanes { webhooks: Arc::clone(&attempts.webhooks), of: HashMap::new(), claiming: None };
+        let Lanes { of: lanes, claiming, .. } = &mut lanes;
         let mut held: HashMap<String, usize> = HashMap::new();
         let (end, mut ended) = mpsc::unbounded_channel::<Ended>();
         let mut looks = true;
-        let mut claiming = None;
         loop {
             if looks
                 && claiming.is_none()
                 && let Some(room) = self.room(lanes, &held)
             {
                 looks = false;
-                claiming = Some(self.claim(room).boxed());
+                *claiming = Some(Arc::clone(&attempts.webhooks).claim(room));
             }
             for (name, lane) in lanes.iter_mut() {
                 for _ in 0..lane.give_up_places() {
@@ -208,15 +220,14 @@ impl PgWebhooks {
             tokio::select! {
                 // Whoever is served is served on meanwhile.
                 Some(claimed) = OptionFuture::from(claiming.as_mut()) => {
-                    claiming = None;
-                    match claimed {
+                    *claiming = None;
+                    match claimed.unwrap_or_else(|ended| Err(Error::internal(ended))) {
                         Ok(claimed) => {
-                            let begins = Instant::now() + LEASE.saturating_sub(TIMEOUT * 2);
                             let is_some = !claimed.is_empty();
-                            for (one, lease) in claimed {
-                                *held.entry(one.account_id.clone()).or_default() += 1;
-                                let lane = lanes.entry(one.lane.clone()).or_insert_with(|| Lane::new(&one.account_id));
-                                lane.waiting.push_back((one, begins, lease));
+                            for one in claimed {
+                                let Claimed { account_id, lane, .. } = &one.0;
+                                *held.entry(account_id.clone()).or_default() += 1;
+                                lanes.entry(lane.clone()).or_insert_with(|| Lane::new(account_id)).waiting.push_back(one);
                             }
                             // Where there was something there may be more.
                             looks |= is_some && held.values().sum::<usize>() < MOST / 2;
@@ -288,14 +299,24 @@ impl PgWebhooks {
         })
     }
 
-    /// Takes what is due, each with the end of its lease.
-    async fn claim(&self, room: ClaimRoom) -> Result<Vec<(Claimed, i64)>> {
-        let claimed = repository::claim(&mut *self.db.conn().await?, &room).await?;
-        Ok(claimed.into_iter().map(|one| (one, room.until)).collect())
+    /// Takes what is due; it is due again where nobody waits for it any more.
+    fn claim(self: Arc<Self>, room: ClaimRoom) -> oneshot::Receiver<Result<Taken>> {
+        let (taking, taken) = oneshot::channel();
+        spawn_finishing("take deliveries", async move {
+            let claiming = async { repository::claim(&mut *self.db.conn().await?, &room).await };
+            let claimed = claiming.await.map(|claimed| {
+                let begins = Instant::now() + LEASE.saturating_sub(TIMEOUT * 2);
+                claimed.into_iter().map(|one| (one, begins, room.until)).collect()
+            });
+            if let Err(Ok(claimed)) = taking.send(claimed) {
+                self.give_back(claimed).await;
+            }
+        });
+        taken
     }
 
     /// What was taken and not begun is due again, in its order.
-    async fn give_back(&self, taken: VecDeque<(Claimed, Instant, i64)>) {
+    async fn give_back(&self, taken: Taken) {
         let (ids, leases): (Vec<String>, Vec<i64>) = taken.into_iter().map(|(one, _, lease)| (one.id, lease)).unzip();
         let given = async { repository::give_back(&mut *self.db.conn().await?, &ids, &leases, self.clock.now()).await };
         if let Err(error) = given.await {
