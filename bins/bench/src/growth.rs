@@ -130,16 +130,8 @@ async fn by_tenants(bench: &Bench) -> Chart {
         ("a page of them", request("GET", "/v1/tenants?limit=10", KEY, "")),
     ];
     median_of(&mut admin, &kinds[0].1, 1).await;
-    let fill = async |tenants: usize| {
-        bench
-            .run(&format!(
-                "INSERT INTO tenants SELECT (jsonb_populate_record(t, jsonb_build_object('tenant_id', 'g' || n,
-                    'id', 'g' || n, 'first_seen_ms', t.first_seen_ms + n, 'last_seen_ms', t.last_seen_ms + n))).*
-                 FROM tenants t, generate_series(1, {tenants}) n WHERE tenant_id = 't7' ON CONFLICT DO NOTHING;
-                 VACUUM ANALYZE tenants"
-            ))
-            .await;
-    };
+    let fields = "'tenant_id', 'g' || n, 'id', 'g' || n, 'first_seen_ms', of.first_seen_ms + n, 'last_seen_ms', of.last_seen_ms + n";
+    let fill = async |tenants: usize| bench.copy("tenants", "tenant_id = 't7'", fields, tenants).await;
     let series = by_count(&platform, &TENANTS, &kinds, fill).await;
     Chart { title: "Tenants of an account", across: "tenants", up: "ms at the median", series }
 }
@@ -154,16 +146,9 @@ async fn by_tool_servers(bench: &Bench) -> Chart {
         ("one by its id", request("GET", &format!("/v1/tool-servers/{server}"), KEY, "")),
         ("a page of them, and total", request("GET", "/v1/tool-servers?limit=10", KEY, "")),
     ];
-    let fill = async |servers: usize| {
-        bench
-            .run(&format!(
-                "INSERT INTO tool_servers SELECT (jsonb_populate_record(s, jsonb_build_object('id', 'g' || n,
-                    'identifier', 'g' || n, 'name', 'server ' || n, 'created_ms', s.created_ms + n))).*
-                 FROM tool_servers s, generate_series(1, {servers}) n WHERE id = '{server}' ON CONFLICT DO NOTHING;
-                 VACUUM ANALYZE tool_servers"
-            ))
-            .await;
-    };
+    let fields = "'id', 'g' || n, 'identifier', 'g' || n, 'name', 'server ' || n, 'created_ms', of.created_ms + n";
+    let which = format!("id = '{server}'");
+    let fill = async |servers: usize| bench.copy("tool_servers", &which, fields, servers).await;
     let series = by_count(&platform, &TOOL_SERVERS, &kinds, fill).await;
     Chart { title: "Tool servers of an account", across: "tool servers", up: "ms at the median", series }
 }

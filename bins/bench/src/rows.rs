@@ -422,6 +422,17 @@ impl Bench {
         }
     }
 
+    /// Makes so many rows like one, with `fields` of their own: names and values as `jsonb_build_object` takes them, where
+    /// `of` is that row and `n` the number of the copy.
+    pub async fn copy(&self, table: &str, which: &str, fields: &str, copies: usize) {
+        self.run(&format!(
+            "INSERT INTO {table} SELECT (jsonb_populate_record(of, jsonb_build_object({fields}))).*
+             FROM {table} of, generate_series(1, {copies}) n WHERE {which} ON CONFLICT DO NOTHING;
+             VACUUM ANALYZE {table}"
+        ))
+        .await;
+    }
+
     /// Fills the first account with chats, once.
     pub async fn fill(&self, chats: usize) {
         let fill = format!(

@@ -236,11 +236,10 @@ impl Gate {
         Ok([of_end_user, self.answers.try_hold(&whose.account, bytes).map_err(|_| unread())?])
     }
 
-    /// An event in its room, until its reader has it; one of the reply to a call is given in any case.
-    pub(crate) fn unread_frame(&self, whose: &Whose, frame: String, is_reply: bool) -> Result<Bytes> {
-        let bytes = frame.len();
-        let room = if is_reply { self.answer_of_effect(whose, bytes) } else { self.answer(whose, bytes)? };
-        Ok(if room.iter().all(Option::is_none) { frame.into() } else { Bytes::from_owner(Held { frame, _room: room }) })
+    /// An event, which counts as the answer of an effect until its reader has it.
+    pub(crate) fn unread_event(&self, whose: &Whose, frame: String) -> Bytes {
+        let room = self.answer_of_effect(whose, frame.len());
+        if room.iter().all(Option::is_none) { frame.into() } else { Bytes::from_owner(Held { frame, _room: room }) }
     }
 
     /// Counts the answer of an effect, which is told in any case, until it is read.

@@ -100,8 +100,8 @@ pub(crate) fn named(
     place: Option<StreamPlace>,
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
-    let (http, whose, is_reply) = (Arc::clone(&of.http), of.whose.clone(), place.is_none());
-    let frames = events.map(move |event| http.gate.unread_frame(&whose, event.frame(), is_reply));
+    let (http, whose) = (Arc::clone(&of.http), of.whose.clone());
+    let frames = events.map(move |event| Ok(http.gate.unread_event(&whose, event.frame())));
     let last = last.map_or(Last::Nothing, |event| Last::Frame(event.frame().into()));
     // Whoever listens to events does not come back by itself, as those do who follow a state.
     connect(Box::pin(frames), last, (place, LONGEST), of)

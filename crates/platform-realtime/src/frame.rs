@@ -1,112 +1,17 @@
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hasher},
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex},
 };
 
 use bytes::Bytes;
-use platform_core::{AccountId, FairMemory, FairPermit, Timestamp};
+use platform_core::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use crate::room::{Encoded, Newest, Room};
 
 /// Bytes that a frame has around its JSON, and more than that.
 const AROUND: usize = 128;
-
-/// Room for the frames of an account that some reader has yet to take.
-#[derive(Debug, Clone)]
-pub(crate) struct Room {
-    memory: FairMemory,
-    account: AccountId,
-}
-
-/// A large frame in its room, until its last reader has it.
-#[derive(Debug)]
-struct Held {
-    frame: String,
-    _permit: FairPermit,
-}
-
-struct Shared(Arc<Held>);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        self.0.frame.as_bytes()
-    }
-}
-
-/// A frame for whoever comes next: a large one as long as some reader has yet to take it.
-#[derive(Debug)]
-enum Known {
-    Small(Bytes),
-    Large(Weak<Held>),
-}
-
-/// The frame that was encoded last, by what it depends on, and whether it holds the message that is being written.
-#[derive(Debug)]
-struct Newest<K>(Mutex<Option<(K, Known, bool)>>);
-
-impl<K> Default for Newest<K> {
-    fn default() -> Self {
-        Self(Mutex::new(None))
-    }
-}
-
-impl<K: PartialEq> Newest<K> {
-    /// The frame as it is known, else as it is encoded now; whoever asks meanwhile waits for it.
-    fn get_or(&self, key: K, encode: impl FnOnce() -> Option<Encoded>) -> Option<(Bytes, bool)> {
-        let mut newest = self.0.lock().expect("no holder of this lock panics");
-        let known = newest.as_ref().filter(|(known, ..)| *known == key).and_then(|(_, known, is_whole)| {
-            let frame = match known {
-                Known::Small(frame) => frame.clone(),
-                Known::Large(held) => Bytes::from_owner(Shared(held.upgrade()?)),
-            };
-            Some((frame, *is_whole))
-        });
-        if known.is_some() {
-            return known;
-        }
-        let Encoded { frame, known, is_whole } = encode()?;
-        *newest = known.map(|known| (key, known, is_whole));
-        Some((frame, is_whole))
-    }
-}
-
-struct Encoded {
-    frame: Bytes,
-    /// `None`: it is for nobody else.
-    known: Option<Known>,
-    /// Whether all is in it that was to be.
-    is_whole: bool,
-}
-
-impl Encoded {
-    fn small(frame: String, is_whole: bool) -> Self {
-        let frame = Bytes::from(frame);
-        Self { known: Some(Known::Small(frame.clone())), frame, is_whole }
-    }
-}
-
-impl Room {
-    pub fn new(memory: &FairMemory, account: &AccountId) -> Self {
-        Self { memory: memory.clone(), account: account.clone() }
-    }
-
-    /// A place for a frame of so many bytes, if there is one.
-    fn reserve(&self, bytes: usize) -> Option<Place> {
-        self.memory.try_hold(&self.account, bytes).ok().map(Place)
-    }
-}
-
-/// Where a frame goes; a small one needs no permit.
-struct Place(Option<FairPermit>);
-
-impl Place {
-    fn keep(self, frame: String) -> Encoded {
-        let Some(permit) = self.0 else { return Encoded::small(frame, true) };
-        let held = Arc::new(Held { frame, _permit: permit });
-        let known = Some(Known::Large(Arc::downgrade(&held)));
-        Encoded { frame: Bytes::from_owner(Shared(held)), known, is_whole: true }
-    }
-}
 
 /// The committed state of a chat, ready to be sent.
 #[derive(Debug)]
@@ -174,8 +79,7 @@ impl Head {
             Some(place) => place.keep(without_history(more)),
             None => Encoded::small(without_history(""), more.is_empty()),
         };
-        // Whoever comes when there is room again is shown the whole.
-        if is_too_large { rest } else { Encoded { known: None, ..rest } }
+        if is_too_large { rest } else { rest.for_nobody_else() }
     }
 
     /// The whole state as JSON, as it is without a message being written.

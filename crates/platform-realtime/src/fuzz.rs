@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 use platform_core::{AccountId, FairMemory, Timestamp};
 use serde_json::{Value, json};
 
-use crate::frame::{Calls, Head, Room, Streaming};
+use crate::{
+    frame::{Calls, Head, Streaming},
+    room::Room,
+};
 
 /// Shows a text that grows by a piece of up to `step` characters at a time: a reader of the events (WHATWG HTML §9.2)
 /// that folds them holds at each moment what was written until then.

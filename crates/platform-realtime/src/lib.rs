@@ -35,6 +35,7 @@ mod frame;
 pub mod fuzz;
 mod live;
 mod relay;
+mod room;
 mod watcher;
 
 pub use frame::Head;

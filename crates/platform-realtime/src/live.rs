@@ -14,8 +14,9 @@ use tokio::{
 
 use crate::{
     Relay, Source, Watcher,
-    frame::{Calls, Frames, GrowingCall, Head, Room, Streaming},
+    frame::{Calls, Frames, GrowingCall, Head, Streaming},
     relay::{Line, Word},
+    room::Room,
 };
 
 /// Frames of other changes that may be shown while a commit is on its way.

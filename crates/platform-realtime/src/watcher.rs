@@ -10,9 +10,10 @@ use tokio::{
 
 use crate::{
     Realtime,
-    frame::{Head, Room, Streaming},
+    frame::{Head, Streaming},
     live::{Channel, Key, State},
     relay::Line,
+    room::Room,
 };
 
 /// How often the store is asked about a chat that another process runs.

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 const NOBODY: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$hO4D2SExLBqBxTDRZMS1KXBpgw5q6bC8L4HgQmEz2zM";
 
-/// Passwords that are hashed at once, in all and for one account or address: each takes 19 MiB and a core.
+/// Passwords that are hashed at once, in all and for one account or name: each takes 19 MiB and a core.
 const AT_ONCE: (usize, usize) = (4, 2);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(find("correct horse", &["", NOBODY, &mine]).await, Some(2));
         assert_eq!(find("correct horsf", &[&mine]).await, None);
         assert_eq!(find("", &[]).await, None);
-        // RFC 9106 §5.3 with the parameters of the reference's command line.
+        // A known answer of the reference implementation.
         let reference = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
         assert_eq!(find("password", &[reference]).await, Some(0));
     }
