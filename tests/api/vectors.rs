@@ -5,6 +5,7 @@ use std::{
     path::PathBuf,
 };
 
+use diesel_async::SimpleAsyncConnection as _;
 use platform_testing::{Embeddings, FakeModelServer, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -258,11 +259,22 @@ async fn another_model_has_every_document_indexed_anew() {
     assert!(indexed(&app, &id).await["indexing"].get("embedding").is_none());
     let refused = app.post("/documents/search", json!({"query": "vacation", "mode": "semantic"})).await;
     assert_eq!((refused.status, refused.error()), (StatusCode::BAD_REQUEST, "PROVIDER_NOT_CONFIGURED"));
+    let writers = db.connect();
+    let mut writer = writers.conn().await.expect("a connection");
     for embeddings in ["openai:first", "openai:second"] {
         // Two that make other vectors would each make them anew.
         drop(app);
         model.embeddings(Embeddings::Held);
+        // Whoever writes at a document as the process starts is waited for.
+        let hold = format!(
+            "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT FROM documents WHERE id = '{id}' FOR UPDATE"
+        );
+        writer.batch_execute(&hold).await.expect("held");
         app = TestApp::start(PROGRAM, &db, &with(embeddings));
+        let waiting = "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() \
+            AND wait_event_type = 'Lock'";
+        eventually("it waits", async || (db.number(waiting).await > 0).then_some(())).await;
+        writer.batch_execute("ROLLBACK").await.expect("let go");
         let pending = async || (app.get(&format!("/documents/{id}")).await.body["status"] == "pending").then_some(());
         eventually("it is indexed anew", pending).await;
         assert_eq!(

@@ -185,14 +185,21 @@ async fn forget_unused(conn: &mut Conn, row: &repository::DocumentRow, model: &s
 /// Keeps what vectors there are those of the model of the settings, and an index of them where the server has one.
 pub async fn keep(knowledge: Arc<PgKnowledge>) {
     let Some(model) = knowledge.embedding_model() else { return };
-    match queue_others(&knowledge, &model).await {
-        Ok(0) => {}
-        Ok(queued) => info!(documents = queued, model, "Documents are indexed anew, for the model of their vectors."),
-        Err(error) => {
-            warn!(%error, "Documents could not be queued for the model of their vectors; the next start does.");
-        }
-    }
+    let mut is_queued = false;
     loop {
+        if !is_queued {
+            match queue_others(&knowledge, &model).await {
+                Ok(queued) => {
+                    is_queued = true;
+                    if queued > 0 {
+                        info!(documents = queued, model, "Documents are indexed anew, for the model of their vectors.");
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "Documents could not be queued for the model of their vectors; it is tried again.");
+                }
+            }
+        }
         if let Err(error) = knowledge.vectors.keep_index(&knowledge.db, &model).await {
             warn!(%error, "No index of vectors could be made; they are compared one by one.");
         }
@@ -204,7 +211,7 @@ pub async fn keep(knowledge: Arc<PgKnowledge>) {
 async fn queue_others(knowledge: &PgKnowledge, model: &str) -> Result<usize> {
     const QUEUE: &str = "UPDATE documents SET status = 'pending', indexing = $3, due_ms = $4 WHERE account_id = $1 \
         AND id = ANY(SELECT id FROM documents WHERE account_id = $1 AND size > 0 AND due_ms IS NULL \
-            AND embedded_by IS DISTINCT FROM $2 ORDER BY id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED)";
+            AND embedded_by IS DISTINCT FROM $2 ORDER BY id LIMIT $5 FOR NO KEY UPDATE)";
     let indexing = serde_json::to_value(Indexing::queued()).map_err(Error::internal)?;
     let accounts = documents::table
         .filter(documents::size.gt(0).and(documents::due_ms.is_null()))
