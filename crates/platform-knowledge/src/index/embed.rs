@@ -209,9 +209,15 @@ pub async fn keep(knowledge: Arc<PgKnowledge>) {
 
 /// Has documents indexed anew whose vectors another model made, or none; how many.
 async fn queue_others(knowledge: &PgKnowledge, model: &str) -> Result<usize> {
-    const QUEUE: &str = "UPDATE documents SET status = 'pending', indexing = $3, due_ms = $4 WHERE account_id = $1 \
-        AND id = ANY(SELECT id FROM documents WHERE account_id = $1 AND size > 0 AND due_ms IS NULL \
-            AND embedded_by IS DISTINCT FROM $2 ORDER BY id LIMIT $5 FOR NO KEY UPDATE)";
+    let queue = |waits: &str| {
+        format!(
+            "UPDATE documents SET status = 'pending', indexing = $3, due_ms = $4 WHERE account_id = $1 \
+            AND id = ANY(SELECT id FROM documents WHERE account_id = $1 AND size > 0 AND due_ms IS NULL \
+                AND embedded_by IS DISTINCT FROM $2 ORDER BY id LIMIT $5 FOR NO KEY UPDATE {waits})"
+        )
+    };
+    // Those that somebody writes at are waited for, one by one, while no other is held.
+    let (many, one) = ((queue("SKIP LOCKED"), QUEUE_BATCH), (queue(""), 1));
     let indexing = serde_json::to_value(Indexing::queued()).map_err(Error::internal)?;
     let accounts = documents::table
         .filter(documents::size.gt(0).and(documents::due_ms.is_null()))
@@ -221,19 +227,20 @@ async fn queue_others(knowledge: &PgKnowledge, model: &str) -> Result<usize> {
     let mut conn = knowledge.db.conn().await?;
     let accounts: Vec<String> = accounts.load(&mut conn).await?;
     let mut all = 0;
-    for account in accounts.iter().filter_map(|account| AccountId::parse(account).ok()) {
+    let accounts: Vec<_> = accounts.iter().filter_map(|account| AccountId::parse(account).ok()).collect();
+    for (account, (sql, most)) in accounts.iter().flat_map(|account| [&many, &one].map(|queue| (account, queue))) {
         loop {
             let queued = conn.transaction::<_, Error, _>(async |conn| {
-                let queued = diesel::sql_query(QUEUE)
+                let queued = diesel::sql_query(sql)
                     .bind::<Text, _>(account.as_str())
                     .bind::<Text, _>(model)
                     .bind::<Jsonb, _>(&indexing)
                     .bind::<BigInt, _>(knowledge.clock.now().0)
-                    .bind::<BigInt, _>(QUEUE_BATCH)
+                    .bind::<BigInt, _>(*most)
                     .execute(conn)
                     .await?;
                 if queued > 0 {
-                    super::wake_in(conn, &account).await?;
+                    super::wake_in(conn, account).await?;
                 }
                 Ok(queued)
             });
