@@ -48,6 +48,7 @@ mod process;
 mod products;
 mod projects;
 mod queue;
+mod recall;
 mod sandboxes;
 mod skills;
 mod speech;

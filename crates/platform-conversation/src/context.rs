@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use platform_core::{FairPermit, Result};
 use platform_runtime::{
-    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, RecalledTurns, Role, ToldMemories,
-    TurnMemory, TurnTool, fit,
+    Attachment, Fault, FaultCode, MemoryPrompt, Message, Model, ModelSpec, Prompt, RecallBudget, RecalledTurns, Role,
+    ToldMemories, TurnMemory, TurnTool, fit,
 };
 use serde_json::Value;
 use tracing::warn;
@@ -102,9 +102,11 @@ impl Context<'_> {
             return Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider).into());
         };
         let memory = self.profile.settings.core_memory.of(&self.conversation.payer);
-        let mut attached = String::new();
-        if let Some(memory) = &memory {
-            self.remember(memory, &mut system).await?;
+        let (presets, mut attached) = (system.len(), String::new());
+        match (&memory, &self.told.prompt) {
+            (Some(_), Some(prompt)) => add_part(&mut system, &prompt.core),
+            (Some(memory), None) => self.remember(memory, &mut system).await?,
+            (None, _) => {}
         }
         if self.profile.settings.has_skills() {
             let scope = self.profile.settings.scope(Some(&self.conversation.payer), &self.conversation.uid);
@@ -153,7 +155,20 @@ impl Context<'_> {
             UserMessage { position: said.position, uid, text }
         });
         let user_messages: Vec<UserMessage> = user_messages.collect();
-        if let Some(earlier) = self.earlier(memory.as_ref(), &user_messages, window - history.tokens).await? {
+        if let Some(memory) = memory {
+            let left = window - history.tokens;
+            let earlier = match &self.told.prompt {
+                Some(prompt) => {
+                    Some(prompt.earlier.clone()).filter(|text| self.count(text) <= left).unwrap_or_default()
+                }
+                None => {
+                    let core = system[presets..].trim_start().to_owned();
+                    let earlier = self.earlier(&memory, &user_messages, left).await?.unwrap_or_default();
+                    let turn_start = self.conversation.turn_start;
+                    self.told.prompt = Some(MemoryPrompt { turn_start, core, earlier: earlier.clone() });
+                    earlier
+                }
+            };
             add_part(&mut system, &earlier);
         }
         add_part(&mut system, &attached);
@@ -174,17 +189,11 @@ impl Context<'_> {
 
     /// What was said in earlier chats that is nearest to the first messages of this one.
     /// `left`: tokens of the window.
-    async fn earlier(
-        &mut self,
-        memory: Option<&TurnMemory>,
-        messages: &[UserMessage],
-        left: u64,
-    ) -> Result<Option<String>> {
+    async fn earlier(&mut self, memory: &TurnMemory, messages: &[UserMessage], left: u64) -> Result<Option<String>> {
         // It is new until its first turn is over, also where that waited, and until a model has answered.
         let has_answers = self.conversation.usage.tokens.total_tokens > 0;
         let is_new = self.conversation.turn_start == 0 || !has_answers;
-        let Some(memory) = memory.filter(|memory| memory.recall && is_new) else { return Ok(None) };
-        let Some(first) = messages.first() else { return Ok(None) };
+        let Some(first) = messages.first().filter(|_| memory.recall && is_new) else { return Ok(None) };
         let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
         let Conversation { payer, uid, .. } = &*self.conversation;
         let earlier = self.ports.memory.earlier(&memory.bucket, payer, uid, &question, "conversation_start").await;

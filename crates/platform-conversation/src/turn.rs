@@ -93,6 +93,7 @@ impl<'a> Turn<'a> {
         earlier: i64,
         ledger: Arc<UsageLedger>,
     ) -> Self {
+        let told = ToldMemories { prompt: conversation.memory_prompt.clone(), ..ToldMemories::default() };
         Self {
             model: ports.budget.model(&conversation.payer, Some(Arc::clone(&ledger))),
             ledger,
@@ -105,7 +106,7 @@ impl<'a> Turn<'a> {
             asked: None,
             empty_answers: 0,
             calling: None,
-            told: ToldMemories::default(),
+            told,
             ports,
             turn_store,
             request,

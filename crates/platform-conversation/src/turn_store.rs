@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Error, Object, Owner, Result, Timestamp};
-use platform_runtime::{Flow, ModelSpec, OpenCall, Payer, SecondaryCall};
+use platform_runtime::{Flow, MemoryPrompt, ModelSpec, OpenCall, Payer, SecondaryCall};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -42,6 +42,8 @@ pub struct Conversation {
     pub guardrails: Option<String>,
     /// Summaries that stand for older messages.
     pub compactions: Vec<Compaction>,
+    /// What the turn was told of memory before it waited.
+    pub memory_prompt: Option<MemoryPrompt>,
     /// Who pays for its calls.
     pub payer: Payer,
 }

@@ -11,9 +11,12 @@ use crate::entry::{MemoryEntry, MemoryLimits};
 const INTRO: &str = "# Core memory\n\nWhat you keep of whom you talk to, from earlier conversations; each line has its id, \
     its section and what it says. Use the tools remember and forget to keep it true.";
 
+/// What ends a line, for some reader.
+const BREAKS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
+
 /// What somebody said, so that no line of it looks like one of ours.
 pub(crate) fn indented(said: &str) -> String {
-    said.replace(['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'], "\n  ")
+    said.replace(BREAKS, "\n  ")
 }
 
 /// The text of live entries in their order; as many as the limits allow, whole.
@@ -38,6 +41,22 @@ pub(crate) fn render(entries: &[MemoryEntry], limits: &MemoryLimits) -> CoreMemo
     CoreMemoryBlock { text, revision, record: record[1..record.len() - 1].to_owned() }
 }
 
+/// What somebody said, so that Markdown sees paragraphs of text in it alone.
+fn escaped(said: &str) -> String {
+    let lines = said.split(BREAKS).map(|line| {
+        let (line, mut text) = (line.trim(), String::new());
+        for (at, c) in line.char_indices() {
+            // As a list, a line or a heading begins.
+            let opens = (at == 0 && "-+=".contains(c))
+                || (".)".contains(c) && at > 0 && line[..at].bytes().all(|byte| byte.is_ascii_digit()));
+            text.extend((opens || "\\`*_~<>#[]|&".contains(c)).then_some('\\'));
+            text.push(c);
+        }
+        text
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The entries as a page, those that were put aside struck through.
 pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
     let mut text = "# Core memory\n".to_owned();
@@ -47,14 +66,14 @@ pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
     for section in sections {
         let _ = write!(text, "\n## {section}\n\n");
         for entry in entries.iter().filter(|entry| entry.section == section) {
-            let content = indented(&entry.content);
-            let mut notes = vec![format!("#{}", entry.id), entry.source.clone()];
+            let content = indented(&escaped(&entry.content));
+            let mut notes = vec![entry.source.clone()];
             notes.extend(entry.pinned.then(|| "pinned".to_owned()));
             notes.extend(entry.read_only.then(|| "read-only".to_owned()));
             notes.extend(entry.supersedes.map(|id| format!("supersedes #{id}")));
             notes.extend(entry.archived_at.as_ref().map(|at| format!("archived {at}")));
             let content = if entry.archived_at.is_some() { format!("~~{content}~~") } else { content };
-            let _ = writeln!(text, "- {content} ({})", notes.join(", "));
+            let _ = writeln!(text, "- **{}** ({}): {content}", entry.id, notes.join(", "));
         }
     }
     text

@@ -48,6 +48,9 @@ pub struct NewEntry {
     pub read_only: bool,
 }
 
+/// Sections that have a meaning; their names are read in any case (contract 00 §2.8).
+const NAMED: [&str; 5] = ["persona", "instructions", "decisions", "profile", "facts"];
+
 /// What is to be another way; another content makes another entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -75,6 +78,9 @@ impl EntryPatch {
         let most = if limits.max_entry_chars == 0 { usize::MAX } else { limits.max_entry_chars };
         let mut checks = Checks::default();
         checks.length("content", &self.content, 1..=most);
+        if NAMED.iter().any(|name| name.eq_ignore_ascii_case(&self.section)) {
+            self.section.make_ascii_lowercase();
+        }
         let mut letters = self.section.bytes();
         let fits = self.section.len() <= 32
             && letters.next().is_some_and(|first| first.is_ascii_lowercase())

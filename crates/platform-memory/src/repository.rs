@@ -1,4 +1,4 @@
-use diesel::prelude::*;
+use diesel::{dsl::sql, prelude::*, sql_types::Text};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result, Timestamp};
 use platform_db::Conn;
@@ -65,9 +65,11 @@ pub(crate) async fn list(
     with_archived: bool,
 ) -> Result<Vec<MemoryEntry>> {
     let mut conn = conn;
+    // The same text of a prompt on every server, whatever its language.
+    let by_section = sql::<Text>("section COLLATE \"C\"");
     let rows: Vec<EntryRow> = entries_of(account.as_str(), bucket)
         .filter(memory_entries::archived_ms.is_null().or(with_archived.into_sql::<diesel::sql_types::Bool>()))
-        .order((memory_entries::pinned.desc(), memory_entries::section, memory_entries::id))
+        .order((memory_entries::pinned.desc(), by_section, memory_entries::id))
         .select(EntryRow::as_select())
         .load(&mut conn)
         .await?;

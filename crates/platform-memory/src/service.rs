@@ -3,7 +3,7 @@ use std::{cmp::Reverse, sync::Arc};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, FairSemaphore, Id, Object, Result, joined, overlay};
+use platform_core::{AccountId, Clock, Code, Error, FairSemaphore, Id, Object, Result, joined, overlay};
 use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_runtime::{
     Budget, Catalog, CoreMemoryBlock, EarlierTurn, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns,
@@ -118,17 +118,8 @@ impl PgMemory {
         Self { db, clock, turns, catalog, budget, limits, blocks, recalling, vectors: recall::vectors() }
     }
 
-    /// Finds room for an entry in a bucket that is locked; `instead`: the entry that it replaces.
-    async fn room(
-        &self,
-        conn: &mut Conn,
-        account: &AccountId,
-        bucket: &MemoryBucket,
-        entry: &EntryPatch,
-        instead: Option<i64>,
-    ) -> Result<()> {
-        let live = repository::list(conn, account, bucket, false).await?;
-        let others: Vec<&MemoryEntry> = live.iter().filter(|entry| Some(entry.id) != instead).collect();
+    /// Finds room for an entry beside others that live.
+    fn room(&self, others: &[MemoryEntry], entry: &EntryPatch) -> Result<()> {
         let chars: usize = others.iter().map(|entry| entry.content.chars().count()).sum();
         let MemoryLimits { max_chars, max_entries, .. } = self.limits;
         let fits = |count: usize, most: usize| most == 0 || count <= most;
@@ -163,6 +154,12 @@ fn check_change(entry: &MemoryEntry, source: Source) -> Result<()> {
         return Err(Error::new(code::ENTRY_READ_ONLY, format!("The entry {} is read-only.", entry.id)));
     }
     Ok(())
+}
+
+/// The entry that says the same.
+fn same<'a>(entries: &'a [MemoryEntry], content: &str) -> Option<&'a MemoryEntry> {
+    let content = folded(content);
+    entries.iter().find(|entry| folded(&entry.content) == content)
 }
 
 /// A text without case and superfluous space.
@@ -208,7 +205,7 @@ impl MemoryService for PgMemory {
     ) -> Result<AddedEntry> {
         let NewEntry { content, section, pinned, read_only } = new;
         if read_only && source == Source::User {
-            return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
+            return Err(Error::new(Code::FORBIDDEN, "readOnly cannot be set by sessions."));
         }
         let section = section.unwrap_or_else(|| EntryPatch::default().section);
         let mut entry = EntryPatch { content, section, pinned, read_only };
@@ -218,12 +215,11 @@ impl MemoryService for PgMemory {
         let adding = conn.transaction::<_, Error, _>(async |conn| {
             repository::make(conn, account, bucket).await?;
             let last = repository::lock(conn, account, bucket).await?;
-            let same = folded(&entry.content);
             let live = repository::list(conn, account, bucket, false).await?;
-            let added = match live.into_iter().find(|known| folded(&known.content) == same) {
-                Some(entry) => AddedEntry { entry, deduped: true },
+            let added = match same(&live, &entry.content) {
+                Some(entry) => AddedEntry { entry: entry.clone(), deduped: true },
                 None => {
-                    self.room(conn, account, bucket, &entry, None).await?;
+                    self.room(&live, &entry)?;
                     let new = (last + 1, &entry);
                     let entry = repository::insert(conn, account, bucket, new, (source.as_str(), None), now).await?;
                     AddedEntry { entry, deduped: false }
@@ -252,7 +248,7 @@ impl MemoryService for PgMemory {
     ) -> Result<MemoryEntry> {
         // What no session can change was `false` before.
         if patch.get("readOnly") == Some(&true.into()) && source == Source::User {
-            return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
+            return Err(Error::new(Code::FORBIDDEN, "readOnly cannot be set by sessions."));
         }
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
@@ -271,10 +267,19 @@ impl MemoryService for PgMemory {
             };
             let mut entry = overlay(&before, patch)?;
             entry.check(&self.limits)?;
+            if entry == before {
+                return Ok(found);
+            }
             if entry.content == found.content {
                 return repository::update(conn, account, bucket, (found.id, &entry), now).await;
             }
-            self.room(conn, account, bucket, &entry, Some(found.id)).await?;
+            let mut others = repository::list(conn, account, bucket, false).await?;
+            others.retain(|other| other.id != found.id);
+            if let Some(same) = same(&others, &entry.content) {
+                let message = format!("The entry {} says the same already; remove one of the two.", same.id);
+                return Err(Error::new(Code::CONFLICT, message));
+            }
+            self.room(&others, &entry)?;
             repository::archive(conn, account, bucket, found.id, now).await?;
             repository::trim(conn, account, bucket, MAX_ARCHIVED).await?;
             let new = (last + 1, &entry);

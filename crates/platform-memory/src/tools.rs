@@ -98,7 +98,8 @@ impl MemoryTools {
     }
 
     async fn forget(&self, bucket: &MemoryBucket, call: &BuiltInCall<'_>) -> Result<ToolResult> {
-        let id = call.arguments.get("id").and_then(Value::as_i64).unwrap_or_default().to_string();
+        // `2.0` is an integer, too (JSON Schema 2020-12 §6.1.1).
+        let id = call.arguments.get("id").and_then(Value::as_f64).unwrap_or_default().to_string();
         let removed = self.0.remove(call.account, bucket, &Id::named(&id), Source::Assistant).await?;
         Ok(ToolResult::of(&json!({"removed": removed.removed, "id": removed.id})))
     }

@@ -45,7 +45,9 @@ pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltI
 pub use children::{ChildPool, json_work, no_answer};
 pub use dictation::Dictations;
 pub use earlier::{EarlierTurn, EarlierTurns, SaidOnce, WordHash};
-pub use memory::{CoreMemoryBlock, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, ToldMemories, TurnMemory};
+pub use memory::{
+    CoreMemoryBlock, MEMORY_TOOLS, Memory, MemoryBucket, MemoryPrompt, RecalledTurns, ToldMemories, TurnMemory,
+};
 pub use model::{
     Answer, Attachment, Audio, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec,
     Operation, Prices, Prompt, Role, SecondaryCall, Segment, StopReason, Tool, ToolCall, ToolFunction, Transcription,

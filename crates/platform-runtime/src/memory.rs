@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Error, Object, Result, Timestamp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::{Payer, SecondaryCall};
@@ -85,9 +85,23 @@ impl Memory for () {
     }
 }
 
+/// What the system prompt of a turn says of memory: the same until the turn ends, also after a wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPrompt {
+    /// Position of the first message of the turn.
+    pub turn_start: i32,
+    /// The core memory block.
+    pub core: String,
+    /// What was found of earlier chats; it stands behind that where there is room.
+    pub earlier: String,
+}
+
 /// What a turn was told from memory, to be noted with its chat.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ToldMemories {
+    /// As it stands in the prompt, once that is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<MemoryPrompt>,
     /// The block of its prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core: Option<Box<RawValue>>,
@@ -125,8 +139,15 @@ impl ToldMemories {
         self.recalled.push(record);
     }
 
-    /// It, when anything was told, to be noted now.
-    pub fn taken(&mut self) -> Option<Self> {
-        (self.core.is_some() || !self.recalled.is_empty()).then(|| std::mem::take(self))
+    /// It, to be noted with a turn that waits.
+    pub fn at_wait(&mut self) -> Option<Self> {
+        self.prompt.is_some().then(|| std::mem::take(self))
+    }
+
+    /// It, when anything was told, to be noted with the end of the turn, which needs no prompt any more.
+    pub fn at_end(&mut self) -> Option<Self> {
+        let told = std::mem::take(self);
+        let said_something = told.prompt.is_some_and(|prompt| !(prompt.core + &prompt.earlier).is_empty());
+        (said_something || !told.recalled.is_empty()).then_some(Self { prompt: None, ..told })
     }
 }

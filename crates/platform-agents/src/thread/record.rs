@@ -409,6 +409,7 @@ impl Record {
             metadata: object(self.row.metadata.clone()),
             guardrails: self.guardrails.clone(),
             compactions: compactions(self.row.compactions.as_deref())?,
+            memory_prompt: None,
             payer: self.payer(),
         })
     }

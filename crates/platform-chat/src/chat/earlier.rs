@@ -178,10 +178,11 @@ static SAID: LazyLock<String> = LazyLock::new(|| {
         "SELECT {} FROM jsonb_to_recordset($1::jsonb) AS asked(account text, uid text, created bigint)
         JOIN chats ON account_id = asked.account AND chats.uid = asked.uid AND created_ms = asked.created
         CROSS JOIN LATERAL (
-            SELECT conversation, position, role, created_ms, CASE WHEN octet_length(body::text) <= {SHORT}
-                THEN body::text ELSE {} END AS body FROM messages
-            WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
-            ORDER BY position DESC LIMIT {MAX_MESSAGES}) m",
+            SELECT conversation, position, role, created_ms, CASE WHEN octet_length(text) <= {SHORT}
+                THEN text ELSE {} END AS body FROM (
+                SELECT conversation, position, role, created_ms, body, body::text AS text FROM messages
+                WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
+                ORDER BY position DESC LIMIT {MAX_MESSAGES}) newest) m",
         columns("m.body"),
         cut("body"),
     )

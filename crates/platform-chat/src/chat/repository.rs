@@ -13,7 +13,8 @@ use platform_conversation::{
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Page, Period, Result, Timestamp};
 use platform_db::{Conn, Db};
-use platform_runtime::{CallState, Later, OpenCall, Payer, SecondaryCall, Spender};
+use platform_runtime::{CallState, Later, MemoryPrompt, OpenCall, Payer, SecondaryCall, Spender};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING, waiting_reason};
@@ -198,6 +199,7 @@ impl ChatRow {
                 metadata: object(self.metadata),
                 guardrails: self.guardrails,
                 compactions: compactions(self.compactions.as_deref())?,
+                memory_prompt: self.noted.as_ref().and_then(|noted| memory_prompt(noted, self.turn_start)),
                 payer: Payer {
                     account: AccountId::named(&self.account_id),
                     tenant_id: self.tenant_id,
@@ -222,6 +224,11 @@ fn no_usage() -> String {
 fn memories_of(noted: &Value, name: &str) -> Vec<Object> {
     let noted = noted[name].as_array().into_iter().flatten();
     noted.filter_map(|record| record.as_object().cloned()).collect()
+}
+
+/// What the turn that begins at a position was told of memory, if it waited since.
+fn memory_prompt(noted: &Value, turn_start: i32) -> Option<MemoryPrompt> {
+    MemoryPrompt::deserialize(&noted["prompt"]).ok().filter(|prompt| prompt.turn_start == turn_start)
 }
 
 fn object(value: Value) -> Object {

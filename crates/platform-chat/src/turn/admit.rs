@@ -113,6 +113,7 @@ impl Admission {
             metadata: chat.metadata,
             guardrails: chat.guardrails,
             compactions: compactions(chat.compactions.as_deref())?,
+            memory_prompt: None,
             payer: payer(&account, &assistant, chat.tenant_id, chat.subtenant_id),
         };
         let chat = TurnChat { conversation, assistant: item.assistant, status: Status::Processing, named: chat.named };

@@ -143,7 +143,7 @@ impl<'a> TurnRunner<'a> {
             open_calls: open_text(open)?,
             sleep_ms: Some(sleep_ms),
             guardrails: self.turn.guardrails(),
-            memories: self.turn.told.taken(),
+            memories: self.turn.told.at_wait(),
             ..self.outcome(Vec::new())
         };
         if let Stored::At(revision) = self.turns.finisher.step(&outcome).await? {
@@ -175,7 +175,7 @@ impl<'a> TurnRunner<'a> {
         let by_guardrail = ending.is_blocked();
         let model = ending.answer.map(|answer| answer.model);
         let mut outcome =
-            TurnCommit { guardrails: self.turn.guardrails(), memories: self.turn.told.taken(), ..self.outcome(rows) };
+            TurnCommit { guardrails: self.turn.guardrails(), memories: self.turn.told.at_end(), ..self.outcome(rows) };
         (outcome.status, outcome.stop_reason) = match (&refusal, &ending.fault) {
             (Some(_), _) => (LIMIT_EXCEEDED, Some(LIMIT_EXCEEDED)),
             (None, Some(_)) => ("error", Some(ending.reason)),
@@ -240,7 +240,7 @@ impl<'a> TurnRunner<'a> {
     }
 
     async fn end_as_stopped(mut self, outcome: TurnCommit) -> Result<()> {
-        let (guardrails, memories) = (self.turn.guardrails(), self.turn.told.taken());
+        let (guardrails, memories) = (self.turn.guardrails(), self.turn.told.at_end());
         let stop_reason = Some("stopped_by_user");
         let outcome = TurnCommit { status: "completed", stop_reason, guardrails, memories, ..outcome };
         if let Some(revision) = self.commit(outcome).await? {

@@ -127,6 +127,7 @@ pub fn conversation(account: &AccountId, messages: i32) -> Conversation {
         metadata: Object::new(),
         guardrails: None,
         compactions: Vec::new(),
+        memory_prompt: None,
         payer: Payer { account: account.clone(), tenant_id: None, subtenant_id: None, project_id: None, spender },
     }
 }
