@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::{join, join_all, join5};
 use platform_testing::{FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb, sha256_hex};
 use reqwest::{
     Method, StatusCode,
@@ -11,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     access::session,
-    support::{PROGRAM, app, app_with, eventually, finished_of, text},
+    support::{PROGRAM, app, app_with, eventually, finished_of, other_account, text},
     uploads::upload,
 };
 
@@ -74,7 +75,7 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
     // The widget has the session of an end user, nothing else.
     let own = session(&app, json!({"tenantId": "acme", "subtenantId": "ann"})).await;
     let as_own = |method: Method, path: &str| app.anonymous(method, &format!("/v1{path}")).bearer_auth(&own);
-    let recorded = recording(OGG).text("chatUid", "voice").text("verbose", "true");
+    let recorded = recording(OGG).text("chatUid", "voice").text("messageUid", "said").text("verbose", "true");
     let heard = app.send(as_own(Method::POST, "/whisper").multipart(recorded)).await;
     assert_eq!(heard.status, StatusCode::OK, "{}", heard.body);
     let transcript = heard.body;
@@ -85,9 +86,12 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
         ("model", json!("large")),
         ("durationMs", json!(1500)),
         ("chatUid", json!("voice")),
+        ("messageUid", json!("said")),
+        ("tenantId", json!("acme")),
     ] {
         assert_eq!(transcript[field], value, "{field}");
     }
+    assert!(transcript["creationTimestampMs"].is_i64(), "{transcript}");
     assert_eq!(transcript["segments"][1], json!({"startMs": 700, "endMs": 1500, "text": "there."}));
     let asked = &model.recorded()[0];
     assert_eq!((asked.credential.as_str(), &asked.body["model"]), ("Bearer sk-ears", &json!("large")));
@@ -189,6 +193,7 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
         (recording(WAV).text("audioUrl", "https://a.example/a.wav"), 400, "AUDIO_MISSING"),
         (recording(WAV).text("language", "english"), 400, "VALIDATION_ERROR"),
         (recording(WAV).text("language", "xx"), 400, "VALIDATION_ERROR"),
+        (recording(WAV).text("messageUid", "x".repeat(65)), 400, "VALIDATION_ERROR"),
         (Form::new().text("audioUrl", "http://10.0.0.1/a.wav"), 400, "URL_NOT_ALLOWED"),
     ] {
         let refused = hear(&app, form).await;
@@ -234,6 +239,10 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
     server.serve("/a.wav", "text/html", WAV);
     let heard = app.post("/speech-to-text", json!({"audioUrl": format!("{}/a.wav", server.url())})).await;
     assert_eq!((heard.status, &heard.body["text"]), (StatusCode::OK, &json!("Hello there.")), "{}", heard.body);
+    let form = Form::new().text("audioUrl", format!("{}/a.wav", server.url()));
+    assert_eq!(hear(&app, form).await.body["text"], "Hello there.");
+    let inner = json!({"audioUrl": format!("{}/to?http://10.0.0.1/a.wav", server.url())});
+    assert_eq!(app.post("/speech-to-text", inner).await.error(), "URL_NOT_ALLOWED");
     let kept = text(&heard.body["audioUrl"]);
     assert!(kept.starts_with(app.url()), "it is kept here: {kept}");
     let kept = reqwest::get(&kept).await.expect("an answer").bytes().await.expect("bytes");
@@ -281,6 +290,79 @@ async fn transcripts_of_a_tenant_are_its_own_and_count_toward_its_quota() {
     let refused = ask(&acme, recording(WAV)).await;
     assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "TENANT_LIMIT_EXCEEDED"));
     assert_eq!(model.recorded().len(), 2, "nobody was asked");
+    // What is being heard counts with what it will cost: two of 966 ms leave nothing of the quota.
+    model.hold();
+    let mut users = Vec::new();
+    for user in ["ann", "bob", "cid"] {
+        users.push(session(&app, json!({"tenantId": "globex", "subtenantId": user})).await);
+    }
+    let third = async {
+        model.called(4).await;
+        let refused = ask(&users[2], recording(WAV)).await;
+        model.let_go(9);
+        refused.status
+    };
+    let both = join(ask(&users[0], recording(WAV)), ask(&users[1], recording(WAV)));
+    let ((one, other), third) = join(both, third).await;
+    let statuses = [one.status, other.status, third].map(|status| status.as_u16());
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn one_end_user_and_one_account_have_their_share_of_what_is_fetched_and_heard() {
+    let (app, model, db) = app_that_hears(&[("PLATFORM_SPEECH_MODEL", "gpt-4o-transcribe")]).await;
+    let server = FakeToolServer::start();
+    server.serve("/held/a.wav", "audio/wav", WAV);
+    server.serve("/a.wav", "audio/wav", WAV);
+    let (ann, bob) = (
+        session(&app, json!({"tenantId": "acme", "subtenantId": "ann"})).await,
+        session(&app, json!({"tenantId": "acme", "subtenantId": "bob"})).await,
+    );
+    let fetch = async |token: &str, path: &str| {
+        let request = app.anonymous(Method::POST, "/v1/speech-to-text").bearer_auth(token);
+        app.send(request.json(&json!({"audioUrl": format!("{}{path}", server.url())}))).await.status
+    };
+    server.hold();
+    let held = join(fetch(&ann, "/held/a.wav"), fetch(&ann, "/held/a.wav"));
+    let other = async {
+        server.called(1).await;
+        let heard = fetch(&bob, "/a.wav").await;
+        server.let_go();
+        heard
+    };
+    assert_eq!(join(held, other).await, ((StatusCode::OK, StatusCode::OK), StatusCode::OK));
+    let asked = model.recorded().last().expect("a call").body["response_format"].clone();
+    assert_eq!(asked, "json", "it knows of no segments");
+
+    model.hold();
+    let stranger = other_account(&db).await;
+    let hear = async |token: &str, language: &'static str| {
+        let request = app.anonymous(Method::POST, "/v1/speech-to-text").bearer_auth(token);
+        app.send(request.multipart(recording(WAV).text("language", language))).await.status
+    };
+    let heard_in = |language: &str| model.recorded().iter().filter(|call| call.body["language"] == language).count();
+    let is_heard = async |language: &str| (heard_in(language) > 0).then_some(());
+    let of_ann = join_all((0..4).map(|_| hear(&ann, "en")));
+    let of_bob = async {
+        model.called(5).await;
+        hear(&bob, "de").await
+    };
+    let of_account = async {
+        eventually("bob is heard beside ann", async || is_heard("de").await).await;
+        join_all((0..6).map(|_| hear(app.key(), "es"))).await
+    };
+    let of_stranger = async {
+        eventually("bob is heard", async || is_heard("de").await).await;
+        hear(&stranger, "fr").await
+    };
+    let let_go = async {
+        eventually("another account is heard", async || is_heard("fr").await).await;
+        assert_eq!((heard_in("en"), heard_in("de"), heard_in("es")), (2, 1, 0));
+        model.let_go(99);
+    };
+    let (of_ann, of_bob, of_account, of_stranger, ()) = join5(of_ann, of_bob, of_account, of_stranger, let_go).await;
+    let all = of_ann.into_iter().chain(of_account).chain([of_bob, of_stranger]);
+    assert!(all.into_iter().all(|status| status == StatusCode::OK));
 }
 
 #[tokio::test]
@@ -294,6 +376,10 @@ async fn without_an_engine_the_demo_answers_or_it_says_that_there_is_none() {
         let other = hear(&app, recording(bytes)).await.body["durationMs"].as_i64().expect("a time");
         assert!((other - millis).abs() < 150, "{other} and {millis}");
     }
+    // A hundred frames are as long as they are, whatever the first says of itself.
+    let frame = [&[0xff, 0xfb, 0x90, 0][..], &[0; 32], b"Xing\0\0\0\x01\0\0\0\x01", &[0; 369]].concat();
+    let lies = Form::new().part("audio", Part::bytes(frame.repeat(100)).file_name("a.mp3"));
+    assert_eq!(hear(&app, lies).await.body["durationMs"], 2612);
     // It costs something all the same.
     assert_eq!(hear(&app, recording(MPEG)).await.body["durationMs"], 2000);
     let settings = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1"), ("OPENAI_API_KEY", "x")];

@@ -7,7 +7,7 @@ use platform_child::Work;
 use platform_files::media_type;
 use serde_json::json;
 
-use crate::fragments;
+use crate::{fragments, ogg};
 
 /// The formats that are read, as errors name them.
 pub(crate) const SUPPORTED: [&str; 9] = ["mp3", "mp4", "m4a", "mpeg", "mpga", "wav", "webm", "ogg", "flac"];
@@ -57,14 +57,22 @@ pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
 
 /// Whether a recording begins with a frame of MPEG audio that another one follows, as far as it goes.
 fn begins_as_mpeg(head: &[u8]) -> bool {
-    let Some(length) = mpeg_frame(head) else { return false };
+    let Some(Frame { length, .. }) = mpeg_frame(head) else { return false };
     let next = head.get(length..).filter(|next| length > 0 && next.len() >= 3);
     next.is_none_or(|next| mpeg_frame(next).is_some())
 }
 
-/// The bytes of a frame of MPEG audio (ISO 11172-3 §2.4.2.3) of the second or third layer, with checksums or not; 0 where
-/// it does not say. Nobody records in the first layer, and text of 16 bits may look like it.
-fn mpeg_frame(head: &[u8]) -> Option<usize> {
+/// A frame of MPEG audio.
+struct Frame {
+    /// Bytes; 0 where it does not say.
+    length: usize,
+    samples: u64,
+    hertz: u64,
+}
+
+/// The frame of MPEG audio (ISO 11172-3 §2.4.2.3) that begins here, of the second or third layer, with checksums or not.
+/// Nobody records in the first layer, and text of 16 bits may look like it.
+fn mpeg_frame(head: &[u8]) -> Option<Frame> {
     const SECOND: [usize; 15] = [0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384];
     const THIRD: [usize; 15] = [0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320];
     const LOWER: [usize; 15] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160];
@@ -82,7 +90,33 @@ fn mpeg_frame(head: &[u8]) -> Option<usize> {
     };
     let bits = kilobits.get(usize::from(third >> 4))? * 1000;
     let hertz = HERTZ.get(usize::from(third >> 2 & 3))? / slower;
-    Some(if bits == 0 { 0 } else { slots * bits / hertz + usize::from(third >> 1 & 1) })
+    let length = if bits == 0 { 0 } else { slots * bits / hertz + usize::from(third >> 1 & 1) };
+    Some(Frame { length, samples: 8 * slots as u64, hertz: hertz as u64 })
+}
+
+/// What comes after a tag of `ID3v2`, where there is one: its size has seven bits a byte.
+fn after_tag(bytes: &[u8]) -> &[u8] {
+    let size = bytes.get(6..10).filter(|_| bytes.starts_with(b"ID3"));
+    let size = size.map(|size| size.iter().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7f)) + 10);
+    bytes.get(size.unwrap_or(0)..).unwrap_or_default()
+}
+
+/// How long MPEG audio is, by its frames: what its first one says of all may be untrue.
+fn mpeg(bytes: &[u8]) -> Option<Duration> {
+    let (mut at, mut micros, mut follows) = (0, 0, false);
+    while at + 4 <= bytes.len() {
+        // What is between may look like a frame; none follows it.
+        let frame = mpeg_frame(&bytes[at..]).filter(|frame| frame.length > 0);
+        match frame.filter(|_| follows || begins_as_mpeg(&bytes[at..])) {
+            Some(frame) => {
+                micros += frame.samples * 1_000_000 / frame.hertz;
+                at += frame.length;
+                follows = true;
+            }
+            None => (at, follows) = (at + 1, false),
+        }
+    }
+    Some(Duration::from_micros(micros)).filter(|length| !length.is_zero())
 }
 
 /// How long a recording is, by its container.
@@ -92,6 +126,12 @@ fn length(bytes: &[u8]) -> Option<Duration> {
     }
     if bytes.starts_with(b"RIFF") {
         return wav(bytes);
+    }
+    if bytes.starts_with(b"OggS") {
+        return ogg::length(bytes);
+    }
+    if format(bytes).is_some_and(|(_, extension)| extension == "mp3") {
+        return mpeg(after_tag(bytes));
     }
     if bytes.get(4..8) == Some(b"ftyp")
         && let Some(length) = fragments::length(bytes)
@@ -228,6 +268,14 @@ mod tests {
             assert_eq!(format(&frame.repeat(2)), Some(("audio/mpeg", "mp3")), "{:x?}", &frame[..4]);
             assert_eq!(format(&[&frame[..], &[0; 9]].concat()), None, "nothing of the kind follows");
         }
+        // A hundred frames that say of themselves that they are one.
+        let frame = [&[0xff, 0xfb, 0x90, 0][..], &[0; 32], b"Xing\0\0\0\x01\0\0\0\x01", &[0; 369]].concat();
+        let tag = [&b"ID3\x04\0\0\0\0\x02\0"[..], &[0xff; 256]].concat();
+        let lies = [tag, frame.repeat(50), b"between".to_vec(), frame.repeat(50)].concat();
+        assert_eq!(
+            (format(&lies), length(&lies)),
+            (Some(("audio/mpeg", "mp3")), Some(Duration::from_micros(2_612_200)))
+        );
         let text: Vec<u8> = "\u{feff}Hello".encode_utf16().flat_map(u16::to_le_bytes).collect();
         assert_eq!((format(&text), format(b"\0\0\0\x18ftypcrx \0\0\0\x01crx isom")), (None, None));
         // Raw AAC begins alike; it has no layer.

@@ -21,6 +21,7 @@ mod audio;
 pub mod code;
 mod fragments;
 mod language;
+mod ogg;
 mod repository;
 mod schema;
 mod service;

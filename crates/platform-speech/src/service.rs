@@ -32,9 +32,11 @@ const AT_ONCE: (usize, usize) = (8, 3);
 const FETCHED_AT_ONCE: (usize, usize) = (4, 2);
 /// Recordings of one end user that are under way, so that the account's others find a place.
 const OF_END_USER: usize = 2;
+/// Of these, those that are fetched: an address that drips keeps no other of the account waiting.
+const FETCHED_OF_END_USER: usize = 1;
 /// The fewest and the most bytes that a second of a recording takes.
 const SPARSEST: u64 = 250;
-const DENSEST: u64 = 1 << 20;
+const DENSEST: u64 = 256 << 10;
 /// The same of one that is not compressed, or has pictures.
 const DENSEST_OTHER: u64 = 8 << 20;
 /// What it takes of one that does not say how long it is: 64 kbit.
@@ -81,6 +83,13 @@ pub struct PgSpeech {
     places: FairSemaphore,
     fetching: FairSemaphore,
     end_users: FairSemaphore<String>,
+    fetching_end_users: FairSemaphore<String>,
+}
+
+/// A recording from elsewhere, with the places that it takes until it has one to be heard.
+struct Fetched {
+    bytes: Bytes,
+    _places: (Option<FairPermit<String>>, FairPermit),
 }
 
 impl PgSpeech {
@@ -91,18 +100,29 @@ impl PgSpeech {
             places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1),
             fetching: FairSemaphore::new(FETCHED_AT_ONCE.0, FETCHED_AT_ONCE.1),
             end_users: FairSemaphore::new(0, OF_END_USER),
+            fetching_end_users: FairSemaphore::new(0, FETCHED_OF_END_USER),
         }
     }
 
-    /// The bytes of a recording that has to be fetched from elsewhere, with the place that they take until they are heard.
-    async fn fetched(&self, account: &AccountId, recording: &Recording) -> Result<Option<(Bytes, FairPermit)>> {
+    /// A recording that has to be fetched from elsewhere.
+    async fn fetched(
+        &self,
+        account: &AccountId,
+        end_user: Option<&String>,
+        recording: &Recording,
+    ) -> Result<Option<Fetched>> {
         let SpeechNeeds { files, egress, .. } = &self.needs;
         let Recording::Url(url) = recording else { return Ok(None) };
         if files.token_of(url).is_some() {
             return Ok(None);
         }
+        let of_end_user = match end_user {
+            Some(end_user) => Some(self.fetching_end_users.acquire(end_user).await),
+            None => None,
+        };
         let place = self.fetching.acquire(account).await;
         let fetched = egress.of(account).get(url).await.map_err(|error| match error {
+            EgressError::Timeout(reason) => Error::new(Code::UPSTREAM_TIMEOUT, format!("audioUrl: {reason}")),
             EgressError::TooLarge(reason) => {
                 let error = Error::new(Code::PAYLOAD_TOO_LARGE, format!("audioUrl: {reason}"));
                 error.with("limitBytes", egress.most_bytes())
@@ -113,7 +133,7 @@ impl PgSpeech {
             let message = format!("audioUrl: the address answers {}", fetched.status);
             return Err(Error::invalid("audioUrl", "format", message));
         }
-        Ok(Some((fetched.bytes, place)))
+        Ok(Some(Fetched { bytes: fetched.bytes, _places: (of_end_user, place) }))
     }
 
     /// The bytes of a recording that is here.
@@ -174,19 +194,16 @@ impl SpeechService for PgSpeech {
         let NewTranscript { recording, language, message_uid, chat_uid, owner, verbose } = new;
         let until = Instant::now() + self.needs.timeout;
         let late = |_| Error::new(Code::UPSTREAM_TIMEOUT, "The recording was not heard in time; send a shorter one.");
-        let end_user = joined([
-            account.as_str(),
-            owner.tenant_id.as_deref().unwrap_or_default(),
-            owner.subtenant_id.as_deref().unwrap_or_default(),
-        ]);
-        let _of_end_user = match &owner.tenant_id {
-            Some(_) => Some(timeout_at(until, self.end_users.acquire(&end_user)).await.map_err(late)?),
+        let subtenant = owner.subtenant_id.as_deref().unwrap_or_default();
+        let end_user = owner.tenant_id.as_deref().map(|tenant| joined([account.as_str(), tenant, subtenant]));
+        let _of_end_user = match &end_user {
+            Some(end_user) => Some(timeout_at(until, self.end_users.acquire(end_user)).await.map_err(late)?),
             None => None,
         };
-        let fetched = timeout_at(until, self.fetched(account, &recording)).await.map_err(late)??;
+        let fetched = timeout_at(until, self.fetched(account, end_user.as_ref(), &recording)).await.map_err(late)??;
         let _place = timeout_at(until, self.places.acquire(account)).await.map_err(late)?;
         let bytes = match fetched {
-            Some((bytes, _place)) => bytes,
+            Some(fetched) => fetched.bytes,
             None => timeout_at(until, self.kept(account, &owner, &recording)).await.map_err(late)??,
         };
         let Some((media_type, extension)) = format(&bytes) else {

@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use moka::sync::Cache;
-use platform_core::{AccountId, Error, Id, Result};
+use platform_core::{AccountId, Error, Id, Money, Result};
 use platform_db::{Bus, Capacity, Db, GroupWriter, InvalidatedCache};
 use platform_runtime::{Budget, Charge, Model, ModelSpec, Note, Payer, Refusal, Spender, UsageLedger};
 use serde::Serialize;
@@ -150,8 +150,8 @@ impl Inner {
         Ok(self.standings.get_or_load(&key, load).await?.unwrap_or_default())
     }
 
-    /// What a call of the payer would be.
-    async fn charge(&self, payer: &Payer, model: &ModelSpec, is_secondary: bool) -> Result<Charge> {
+    /// What a call of the payer would be; `price`: what it takes beside tokens.
+    async fn charge(&self, payer: &Payer, model: &ModelSpec, is_secondary: bool, price: Money) -> Result<Charge> {
         let tenant = payer.tenant_id.as_deref();
         let standing = match tenant {
             Some(tenant) => self.standing(&payer.account, tenant, payer.subtenant_id.as_deref()).await?,
@@ -163,7 +163,10 @@ impl Inner {
         let reserve = match tenant.filter(|_| !standing.rules.is_empty() && !exempt) {
             None => None,
             Some(tenant) => {
-                let (tokens, cost) = self.expected(payer, model, is_secondary);
+                let (tokens, cost) = match price {
+                    Money::ZERO => self.expected(payer, model, is_secondary),
+                    price => (0, price.nanos()),
+                };
                 let rules = &counted;
                 let reserved = Reserved { id: &id, account: &payer.account, tenant, tokens, cost, rules };
                 Some(to_raw_value(&reserved).map_err(Error::internal)?.into())
@@ -236,7 +239,7 @@ impl Budget for Quotas {
         if !payer.is_counted() {
             return Ok(None);
         }
-        self.inner.charge(payer, model, false).await.map(Some)
+        self.inner.charge(payer, model, false, Money::ZERO).await.map(Some)
     }
 
     async fn spent(&self, payer: &Payer) -> Result<Option<Refusal>> {

@@ -224,8 +224,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         .or_else(|| header("x-goog-api-key"))
         .unwrap_or_default();
     if path.ends_with("/transcriptions") {
-        state.gate.acquire().await.expect("it is never closed").forget();
-        return transcription(&state, path, credential, &body);
+        return transcription(&state, path, credential, &body).await;
     }
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let violation = violation(&path, &body);
@@ -288,7 +287,7 @@ fn file_of(body: &[u8]) -> Option<Value> {
 }
 
 /// What is said in a recording: nothing, when its name says so.
-fn transcription(state: &State, path: String, credential: String, body: &[u8]) -> HttpResponse {
+async fn transcription(state: &State, path: String, credential: String, body: &[u8]) -> HttpResponse {
     let Some(file) = file_of(body) else {
         return HttpResponse::BadRequest().json(json!({"error": {"message": "the form has no file"}}));
     };
@@ -301,6 +300,8 @@ fn transcription(state: &State, path: String, credential: String, body: &[u8]) -
     let mut fields: serde_json::Map<String, Value> = fields.collect();
     fields.insert("file".to_owned(), file);
     state.recorded.lock().expect("lock").push(Recorded { path, credential, body: fields.into() });
+    state.calls.send_modify(|calls| *calls += 1);
+    state.gate.acquire().await.expect("it is never closed").forget();
     let script = state.script.lock().expect("lock").pop_front();
     match script {
         Some(script) if script.status != 200 => {

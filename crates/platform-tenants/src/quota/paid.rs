@@ -40,7 +40,7 @@ impl Model for Paid {
         let (model, is_secondary) = (&prompt.model, prompt.operation.is_some());
         let charge = match self.ledger.held() {
             Some(charge) => charge,
-            None => self.reserve(model, is_secondary).await?,
+            None => self.reserve(model, is_secondary, Money::ZERO).await?,
         };
         let asked = Usage::estimated(prompt, "", &[]);
         let asked = (asked, Money::ZERO);
@@ -91,7 +91,7 @@ impl Paid {
         call: impl Future<Output = std::result::Result<T, Fault>>,
         took: impl Fn(&T) -> (Usage, Money),
     ) -> std::result::Result<T, Fault> {
-        let charge = self.reserve(model, true).await?;
+        let charge = self.reserve(model, true, asked.1).await?;
         let mut under_way = Call { paid: self, model, is_secondary: true, asked, charge: Some(charge), written: 0 };
         let outcome = call.await;
         let (usage, cost) = outcome.as_ref().map(took).unwrap_or_default();
@@ -103,12 +103,13 @@ impl Paid {
         outcome
     }
 
-    async fn reserve(&self, model: &ModelSpec, is_secondary: bool) -> std::result::Result<Charge, Fault> {
+    /// `price`: what it takes beside tokens, known beforehand.
+    async fn reserve(&self, model: &ModelSpec, is_secondary: bool, price: Money) -> std::result::Result<Charge, Fault> {
         let away = |error: Error| {
             error!(%error, "A quota could not be looked at; the call is not made.");
             Fault::of(FaultCode::Unavailable, "The quotas cannot be reached at the moment.", &model.provider)
         };
-        let charge = self.quotas.charge(&self.payer, model, is_secondary).await.map_err(away)?;
+        let charge = self.quotas.charge(&self.payer, model, is_secondary, price).await.map_err(away)?;
         if charge.reserve.is_some()
             && let Some(refusal) = self.quotas.reserving.write(charge.clone()).await.map_err(away)?
         {
