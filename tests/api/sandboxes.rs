@@ -2,18 +2,24 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use platform_testing::{FakeToolServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 use crate::{
     access::{key, post},
     environments::environment,
-    support::{PROGRAM, app, app_with, eventually, text, thread, thread_in},
+    support::{PATIENCE, PROGRAM, app, app_with, eventually, text, thread, thread_in},
 };
 
 mod lives;
 mod public;
+mod refusals;
 
 /// Starts the machine of an environment; its id.
 async fn started(app: &TestApp, path: &str, request: Value) -> String {
@@ -163,6 +169,12 @@ async fn a_command_keeps_its_directory_ends_in_time_and_says_its_end_when_it_say
     let late =
         app.post(&exec, json!({"sandboxId": sandbox, "command": "echo early; sleep 60", "timeoutSeconds": 1})).await;
     assert_eq!((&late.body["exitCode"], &late.body["stdout"]), (&json!(124), &json!("early\n")));
+    // With all that it started, also in groups of their own.
+    let mark = format!("7777.{}", std::process::id());
+    let line = format!("setsid bash -c 'sleep {mark}; :' & sleep {mark}");
+    let late = app.post(&exec, json!({"sandboxId": sandbox, "command": line, "timeoutSeconds": 1})).await;
+    assert_eq!(late.body["exitCode"], 124);
+    lives::stops(&mark).await;
     // What goes on in the background keeps nobody waiting.
     assert_eq!(run("sleep 60 & echo $!").await["exitCode"], 0);
     let much = run("for i in $(seq 2000); do echo line-$i; done").await;
@@ -488,7 +500,7 @@ async fn a_disk_that_is_far_too_full_ends_its_machine_and_what_was_saved_stays()
     stopped(&app, &path, &sandbox, true).await;
     ended(&app, &path).await;
     let sandbox = started(&app, &path, json!({})).await;
-    let fill = json!({"sandboxId": sandbox, "command": "fallocate -l 400M a; fallocate -l 400M b; echo more > note; sleep 60"});
+    let fill = json!({"sandboxId": sandbox, "command": "head -c 400M /dev/zero > a; head -c 400M /dev/zero > b; echo more > note; sleep 60"});
     let filled = app.post(&format!("{path}/sandbox/exec"), fill).await;
     assert_eq!(filled.body["exitCode"], 137, "{}", filled.body);
     let session = ended(&app, &path).await;
@@ -498,7 +510,7 @@ async fn a_disk_that_is_far_too_full_ends_its_machine_and_what_was_saved_stays()
     assert_eq!(ran(&app, &path, &sandbox, "cat note; ls").await["stdout"], "kept\nnote\n");
     // A file that is held open and has no name takes its room all the same.
     let hold = json!({"sandboxId": sandbox, "command":
-        "exec 3> a 4> b; rm a b; fallocate -l 400M /proc/self/fd/3; fallocate -l 400M /proc/self/fd/4; sleep 60"});
+        "exec 3> a 4> b; rm a b; head -c 400M /dev/zero >&3; head -c 400M /dev/zero >&4; sleep 60"});
     assert_eq!(app.post(&format!("{path}/sandbox/exec"), hold).await.body["exitCode"], 137);
     assert_eq!(ended(&app, &path).await["stoppedReason"], "disk-limit");
 }
@@ -529,6 +541,43 @@ async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
     let listed = json!({"networkPolicy": "allowlist", "allowedHosts": [format!("127.0.0.1:{port}")]});
     assert_eq!(reach(listed.clone(), &call).await["stdout"], "200", "the operator and the environment both name it");
     assert_eq!(inside.recorded().len(), 1);
+    // What a stream says counts, however it is said and however late.
+    let raw = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let its_port = raw.local_addr().expect("an address").port();
+    let alone = json!({"networkPolicy": "allowlist", "allowedHosts": [format!("127.0.0.1:{its_port}")]});
+    let heard = async |says: &str| {
+        let hearing = async {
+            let (mut stream, _) = raw.accept().await.expect("a stream");
+            stream.write_all(says.as_bytes()).await.expect("said");
+            let mut heard = Vec::new();
+            let _ = stream.read_to_end(&mut heard).await;
+            heard
+        };
+        tokio::time::timeout(PATIENCE, hearing).await.expect("a stream that ends")
+    };
+    let tells = |text: &str| format!("exec 3<>/dev/tcp/127.0.0.1/{its_port}; {text}");
+    let evil = "printf 'GET / HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n' >&3; timeout 1 cat <&3";
+    let hello = format!("curl -sk -m 20 --noproxy '*' --connect-to ::127.0.0.1:{its_port} https://");
+    for (line, is_for) in [
+        (tells("printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' >&3; timeout 1 cat <&3"), None),
+        (tells(&format!("sleep 11; {evil}")), None),
+        (format!("{hello}evil.example:{its_port}/"), None),
+        (format!("{hello}127.0.0.1:{its_port}/"), Some(22)),
+        (tells("printf '\\1hello' >&3; exec 3>&-"), Some(1)),
+    ] {
+        let (_, heard) = join(reach(alone.clone(), &line), heard("")).await;
+        assert_eq!(heard.first().copied(), is_for, "{line}: {}", String::from_utf8_lossy(&heard));
+    }
+    // A server that speaks first is heard at once.
+    let line = tells("read -t 5 -u 3 said; echo \"$said\"; echo thanks >&3");
+    let (said, heard) = join(reach(alone, &line), heard("welcome\n")).await;
+    assert_eq!((&said["stdout"], heard.as_slice()), (&json!("welcome\n"), &b"thanks\n"[..]));
+    // What comes with the request for a tunnel is the first of it.
+    let both = format!(
+        "exec 3<>/dev/tcp/198.18.0.1/3128; printf 'CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n\
+         GET /text HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3; timeout 5 cat <&3 | grep -c '^HTTP/1.1 200'"
+    );
+    assert_eq!(reach(listed.clone(), &both).await["stdout"], "2\n");
     // By way of the proxy, too; another Host in the request is another host.
     let by_proxy = format!("curl -s -m 5 --noproxy '' -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{port}/text");
     assert_eq!(reach(listed.clone(), &by_proxy).await["stdout"], "200");
@@ -568,7 +617,7 @@ async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
         let said = reach(json!({"networkPolicy": policy}), &format!("{call}; {by_proxy}; {others}")).await;
         assert!(!said["stdout"].as_str().expect("text").contains("200"), "{policy}: {said}");
     }
-    assert_eq!(inside.recorded().len(), 7);
+    assert_eq!(inside.recorded().len(), 8);
     let lookup = reach(json!({"networkPolicy": "deny-all"}), "getent hosts example.com; echo $?").await;
     assert_eq!(lookup["stdout"], "2\n", "nobody answers questions for names");
 }

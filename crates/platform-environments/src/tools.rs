@@ -195,7 +195,13 @@ impl SandboxTools {
         limit: usize,
     ) -> Result<Value> {
         let content: String = self.on_machine(call, environment, Call::Read(path.clone())).await?;
-        let content = encode(path, &content, None)?;
+        let content = encode(path, &content, None).map_err(|error| match error.code() {
+            code::FILE_NOT_TEXT => {
+                let message = "The file is no text; look at it with run_command (file, xxd, strings).";
+                Error::new(code::FILE_NOT_TEXT, message)
+            }
+            _ => error,
+        })?;
         let lines: Vec<&str> = content.content.lines().collect();
         let shown = lines.iter().skip(offset).take(limit).copied().collect::<Vec<_>>().join("\n");
         let (text, was_cut) = cut(&shown);

@@ -29,7 +29,7 @@ use platform_files::Store;
 use platform_runtime::{
     BuiltInTools, ChatStates, ChildPool, SANDBOX_TOOLS, ThreadStates, ToolSource, ToolTurn, TurnScope,
 };
-use platform_sandbox::{Command, Disk, Isolation, Machine, MachineSpec, Running, SandboxBackend, SandboxError};
+use platform_sandbox::{Command, Disk, Isolation, Machine, MachineSpec, Room, Running, SandboxBackend, SandboxError};
 use platform_testing::{TestClock, TestDb, eventually, full_caller};
 use platform_vault::{MasterKey, Vault};
 use serde_json::Value;
@@ -43,6 +43,12 @@ const LONGEST: Duration = Duration::from_mins(1);
 #[derive(Default)]
 struct Disks {
     bytes: AtomicU64,
+    /// Those of a machine that has others, by its id.
+    of: Mutex<HashMap<String, u64>>,
+    /// Bytes that there are for all; 0 = without end.
+    capacity: AtomicU64,
+    /// How often somebody wanted to know of that.
+    looked: AtomicUsize,
     /// How often one was measured.
     measured: AtomicUsize,
 }
@@ -51,6 +57,7 @@ struct Disks {
 struct Host(Arc<Disks>);
 
 struct OnHost {
+    id: String,
     disks: Arc<Disks>,
     ended: watch::Sender<bool>,
 }
@@ -69,8 +76,21 @@ impl SandboxBackend for Host {
         Ok(vec!["default".to_owned()])
     }
 
-    async fn create(&self, _: MachineSpec, _: Disk) -> Result<Arc<dyn Machine>, SandboxError> {
-        Ok(Arc::new(OnHost { disks: Arc::clone(&self.0), ended: watch::Sender::new(false) }))
+    async fn room(&self) -> Option<Room> {
+        self.0.looked.fetch_add(1, Ordering::Relaxed);
+        let taken: u64 = self.0.of.lock().expect("lock").values().sum();
+        let capacity = self.0.capacity.load(Ordering::Relaxed);
+        (capacity > 0).then(|| Room { free: capacity.saturating_sub(taken), least: 1 << 30 })
+    }
+
+    async fn create(&self, spec: MachineSpec, _: Disk) -> Result<Arc<dyn Machine>, SandboxError> {
+        Ok(Arc::new(OnHost { id: spec.id, disks: Arc::clone(&self.0), ended: watch::Sender::new(false) }))
+    }
+}
+
+impl Drop for OnHost {
+    fn drop(&mut self) {
+        self.disks.of.lock().expect("lock").remove(&self.id);
     }
 }
 
@@ -103,7 +123,8 @@ impl Machine for OnHost {
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {
         self.disks.measured.fetch_add(1, Ordering::Relaxed);
-        Ok(self.disks.bytes.load(Ordering::Relaxed))
+        let own = self.disks.of.lock().expect("lock").get(&self.id).copied();
+        Ok(own.unwrap_or_else(|| self.disks.bytes.load(Ordering::Relaxed)))
     }
 
     async fn end(&self) {
@@ -212,7 +233,7 @@ impl Fixture {
     }
 
     async fn session(&self, environment: &Id<Environment>) -> SandboxSession {
-        self.environments.session(&self.caller.account, environment, None).await.expect("a session")
+        Arc::clone(&self.environments).session(&self.caller.account, environment, None).await.expect("a session")
     }
 
     /// How the last session ended, once it has.
@@ -314,4 +335,40 @@ async fn a_disk_that_is_too_full_for_a_minute_ends_its_machine_and_what_is_on_it
     assert_eq!(fixture.ended(&environment).await, how("stopped", "disk-limit"));
     let snapshots = fixture.environments.snapshots(&fixture.caller.account, &environment).await.expect("a list");
     assert_eq!(snapshots.iter().map(|snapshot| &*snapshot.status).collect::<Vec<_>>(), ["ready"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_there_is_hardly_room_for_all_the_largest_machine_ends_alone_and_none_is_started() {
+    const GIB: u64 = 1 << 30;
+    const MIB: u64 = 1 << 20;
+    let fixture = Fixture::new().await;
+    let kept =
+        SandboxConfig { snapshot_enabled: true, replace_snapshot_on_stop: Some(true), ..SandboxConfig::default() };
+    let (small, large) = (fixture.environment(kept.clone()).await, fixture.environment(kept).await);
+    let disks = &fixture.disks;
+    let (of_small, of_large) = (fixture.start(&small, 10).await, fixture.start(&large, 10).await);
+    let has = |sandbox: &str, mib: u64| disks.of.lock().expect("lock").insert(sandbox.to_owned(), mib * MIB);
+    has(&of_small, 100);
+    disks.capacity.store(GIB + 800 * MIB, Ordering::Relaxed);
+    has(&of_large, 750);
+    assert_eq!(fixture.ended(&large).await, how("stopped", "disk-limit"));
+    let saved = async |of| fixture.environments.snapshots(&fixture.caller.account, of).await.expect("a list").len();
+    assert_eq!(saved(&large).await, 0, "what takes more than half of what is left is not saved beside itself");
+    assert!(fixture.session(&large).await.error.expect("why").contains("nearly full"));
+    twice_more(&disks.measured).await;
+    assert_eq!(fixture.session(&small).await.status, "running");
+    // Where others fill the disk, the end of what is small would help nobody.
+    disks.capacity.store(MIB, Ordering::Relaxed);
+    twice_more(&disks.looked).await;
+    assert_eq!(fixture.session(&small).await.status, "running");
+    let start = async |environment| {
+        Arc::clone(&fixture.environments).start(&fixture.caller, environment, StartSandbox::default()).await
+    };
+    assert_eq!(start(&small).await.expect_err("one runs").code().as_str(), "SESSION_ACTIVE");
+    assert_eq!(start(&large).await.expect_err("no room").code().as_str(), "SANDBOX_UNAVAILABLE");
+    disks.capacity.store(GIB + 50 * MIB, Ordering::Relaxed);
+    assert_eq!(fixture.ended(&small).await, how("stopped", "disk-limit"));
+    assert_eq!(saved(&small).await, 1);
+    disks.capacity.store(2 * GIB, Ordering::Relaxed);
+    assert!(start(&large).await.is_ok(), "there is room again");
 }

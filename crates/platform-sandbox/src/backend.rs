@@ -143,6 +143,11 @@ pub trait SandboxBackend: Send + Sync {
     /// The runtimes there are, `default` among them; an error when it makes no machines here.
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError>;
 
+    /// What is left where the disks of machines are; `None` where the platform does not see it.
+    async fn room(&self) -> Option<Room> {
+        None
+    }
+
     /// Removes what machines left behind whose process is gone, but for the disks of `wanted`.
     async fn clear(&self, _wanted: &HashSet<String>) {}
 
@@ -153,6 +158,15 @@ pub trait SandboxBackend: Send + Sync {
 
     /// Makes a machine with this on its disk.
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError>;
+}
+
+/// Room where the disks of machines are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that are free; 0 also when there is no room for more files.
+    pub free: u64,
+    /// Bytes that stay free for everything else that is there.
+    pub least: u64,
 }
 
 /// What a new machine has on its disk.

@@ -6,7 +6,7 @@ use std::{
 use async_trait::async_trait;
 use tracing::info;
 
-use crate::backend::{Disk, Isolation, Machine, MachineSpec, SandboxBackend, SandboxError};
+use crate::backend::{Disk, Isolation, Machine, MachineSpec, Room, SandboxBackend, SandboxError};
 
 /// The first of several backends that makes machines here. Another than the first is only made do with as long as those
 /// before it fail.
@@ -56,6 +56,10 @@ impl SandboxBackend for FirstAvailable {
 
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError> {
         Ok(self.find().await?.1)
+    }
+
+    async fn room(&self) -> Option<Room> {
+        self.found()?.room().await
     }
 
     async fn clear(&self, wanted: &HashSet<String>) {

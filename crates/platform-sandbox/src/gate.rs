@@ -242,27 +242,39 @@ impl Rules {
         if !self.admits(&host, port) {
             return Err(io::Error::other(format!("{host}:{port} is not allowed")));
         }
-        let head = self.head(&mut stream, port).await?;
         let server = self.connect(&host, port).await.map_err(io::Error::other)?;
-        join(stream, server, head).await
+        let begins = self.begins(&mut stream, &server, Vec::new(), port).await?;
+        join(stream, server, begins).await
     }
 
-    /// What a stream begins with, as far as it must be known to judge it.
-    async fn head(&self, stream: &mut TcpStream, port: u16) -> io::Result<Beginning> {
+    /// What a stream begins with, as far as it must be known to judge it; `head`: what was read of it.
+    async fn begins(
+        &self,
+        stream: &mut TcpStream,
+        server: &TcpStream,
+        mut head: Vec<u8>,
+        port: u16,
+    ) -> io::Result<Beginning> {
         if matches!(self.network, Network::Public) || SERVER_FIRST.contains(&port) {
-            return Ok(Beginning::of(Vec::new()));
+            return Ok(Beginning::of(head));
         }
-        let mut head = Vec::with_capacity(2048);
+        if head.is_empty() && !NAMED.contains(&port) {
+            // Whom a client means that waits for its server to speak, it does not say; any other does, however late.
+            let (mut first, mut its_first) = ([0], [0]);
+            tokio::select! {
+                biased;
+                said = stream.peek(&mut first) => drop(said?),
+                said = server.peek(&mut its_first) => return said.map(|_| Beginning::of(Vec::new())),
+            }
+        }
         let reading = async {
-            while head.len() < MAX_HEAD && stream.read_buf(&mut head).await? > 0 {
+            loop {
                 match server_of(&head)? {
-                    Head::Partial => {}
-                    known => return Ok(known),
+                    Head::Partial if head.len() < MAX_HEAD && stream.read_buf(&mut head).await? > 0 => {}
+                    known => return Ok::<_, io::Error>(known),
                 }
             }
-            Ok::<_, io::Error>(Head::Partial)
         };
-        // A client that waits for its server to speak says nothing of whom it means.
         let said = timeout(HEAD, reading).await.unwrap_or(Ok(Head::Partial))?;
         let refused = |what: String| Err(io::Error::other(format!("a stream for {what} is not allowed")));
         match said {
@@ -288,7 +300,7 @@ impl Rules {
             Err(io::Error::other("this is no request"))
         };
         let request = timeout(HEAD, reading).await.map_err(io::Error::other)??;
-        let ProxyRequest { host, port, inside, forward } = request;
+        let ProxyRequest { host, port, inside, forward, rest } = request;
         if !self.admits(&host, port) || !self.admits_inside(inside.as_deref(), port) {
             let text = format!("The environment's networkPolicy does not let this sandbox reach {host}:{port}.\n");
             return refuse(stream, "403 Forbidden", &text).await;
@@ -300,8 +312,8 @@ impl Rules {
         };
         let Some(forward) = forward else {
             stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-            let head = self.head(&mut stream, port).await?;
-            return join(stream, server, head).await;
+            let begins = self.begins(&mut stream, &server, rest, port).await?;
+            return join(stream, server, begins).await;
         };
         join(stream, server, forward).await
     }
@@ -436,10 +448,10 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
     }
 }
 
-/// Whether the first line is that of a request of HTTP before its second version.
+/// Whether the first line is that of a request of HTTP, or of its second version's beginning (RFC 9113 §3.4).
 fn is_like_request(text: &[u8]) -> bool {
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    line.windows(7).any(|at| at[0].is_ascii_whitespace() && matches!(&at[1..], b"HTTP/1" | b"HTTP/0"))
+    line.windows(7).any(|at| at[0].is_ascii_whitespace() && &at[1..6] == b"HTTP/" && at[6].is_ascii_digit())
 }
 
 /// The host that a request names; an error when it names several, or none where it must.
@@ -482,10 +494,13 @@ fn forwarded(request: &httparse::Request<'_, '_>, path: &str, rest: &[u8]) -> io
 
 /// Host and port of an authority.
 fn host_of(authority: &str) -> (String, Option<u16>) {
-    match authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?))) {
-        Some((host, port)) => (host.to_owned(), Some(port)),
-        None => (authority.to_owned(), None),
-    }
+    let (host, port) = match authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?))) {
+        Some((host, port)) => (host, Some(port)),
+        None => (authority, None),
+    };
+    // An address of IPv6 stands in brackets (RFC 3986 §3.2.2).
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    (address.unwrap_or(host).to_owned(), port)
 }
 
 /// What a program asks the proxy.
@@ -496,6 +511,8 @@ struct ProxyRequest {
     inside: Option<String>,
     /// What is sent on; `None` = a tunnel is asked for.
     forward: Option<Beginning>,
+    /// What a tunnel begins with, as far as it came with the request.
+    rest: Vec<u8>,
 }
 
 impl ProxyRequest {
@@ -510,7 +527,8 @@ impl ProxyRequest {
         let (method, path) = request.method.zip(request.path).ok_or_else(wrong)?;
         if method == "CONNECT" {
             let (host, port) = host_of(path);
-            return Ok(Some(Self { host, port: port.ok_or_else(wrong)?, inside: None, forward: None }));
+            let (port, rest) = (port.ok_or_else(wrong)?, head[length..].to_vec());
+            return Ok(Some(Self { host, port, inside: None, forward: None, rest }));
         }
         let rest = path.strip_prefix("http://").ok_or_else(wrong)?;
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -518,7 +536,7 @@ impl ProxyRequest {
         let slash = if path.starts_with('/') { "" } else { "/" };
         let forward = Some(forwarded(&request, &format!("{slash}{path}"), &head[length..])?);
         let inside = host_header(&request)?;
-        Ok(Some(Self { host, port: port.unwrap_or(80), inside, forward }))
+        Ok(Some(Self { host, port: port.unwrap_or(80), inside, forward, rest: Vec::new() }))
     }
 }
 

@@ -36,7 +36,8 @@ mod lock;
 mod process;
 
 pub use backend::{
-    Cli, Command, Disk, Isolation, Machine, MachineSpec, Network, NoBackend, Running, SandboxBackend, SandboxError,
+    Cli, Command, Disk, Isolation, Machine, MachineSpec, Network, NoBackend, Room, Running, SandboxBackend,
+    SandboxError,
 };
 #[cfg(target_os = "linux")]
 pub use container::ContainerBackend;

@@ -93,7 +93,19 @@ async fn nothing_gets_out(backend: &ProcessBackend) {
         line.replace("HOST_PORT", &port.to_string()).replace("HOST_PID", &std::process::id().to_string())
     };
     let (mut tried, mut got) = (0, Vec::new());
+    // An attempt whose program is not here shows nothing.
+    let mut missing = Vec::new();
+    for program in attempts::PROGRAMS {
+        if run(&attacker, &format!("command -v {program}"), false).await.0 != 0 {
+            missing.push(*program);
+        }
+    }
+    let is_hollow = |line: &str| line.split(|c: char| !c.is_alphanumeric()).any(|word| missing.contains(&word));
     for (what, line) in attempts::ATTEMPTS {
+        if is_hollow(line) {
+            println!("not tried, for want of {missing:?}: {what}");
+            continue;
+        }
         for is_root in [false, true] {
             let (_, said) = run(&attacker, &fill(line), is_root).await;
             if said.contains("GOT") || said.contains("canary-of") {
@@ -108,7 +120,9 @@ async fn nothing_gets_out(backend: &ProcessBackend) {
     let (code, said) = run(&victim, "cat /workspace/secret; pgrep -x sleep", false).await;
     assert!(code == 0 && said.starts_with("canary-of-another\n"), "the other machine is untouched: {said}");
     assert!(listener.set_nonblocking(true).is_ok() && listener.accept().is_err(), "nobody reached the host");
-    println!("{tried} attempts of {} kinds: nothing got out", attempts::ATTEMPTS.len());
+    let kinds = tried / 2;
+    assert!(kinds >= 80 || !missing.is_empty(), "there are {kinds} kinds");
+    println!("{tried} attempts of {kinds} kinds: nothing got out");
     tokio::join!(victim.end(), attacker.end());
 }
 

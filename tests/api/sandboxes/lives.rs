@@ -121,6 +121,29 @@ async fn any_process_works_on_a_machine_that_another_has() {
 }
 
 #[tokio::test]
+async fn what_a_connection_was_given_is_masked_on_every_machine_that_has_its_files() {
+    let app = app().await;
+    let settings = json!({"availableToolsGroupsUids": ["builtin-sandbox"], "envVars": {"PATH": "/nope"},
+        "sandboxConfig": {"snapshotEnabled": true}});
+    let (path, id) = environment(&app, settings).await;
+    let of = json!({"name": "h", "identifier": "helper", "environmentId": id});
+    let helper = app.post("/assistants", of).await;
+    assert_eq!(helper.status, StatusCode::CREATED, "{}", helper.body);
+    let connection = format!("{path}/connections/assistant/{}", text(&helper.body["_id"]));
+    let own = app.request(Method::PUT, &connection).json(&json!({"envVars": {"TOKEN": "of-the-connection"}}));
+    assert_eq!(app.send(own).await.status, StatusCode::OK);
+    let keep = "/tool run_command {\"command\": \"echo $TOKEN > kept\"}";
+    let told = app.post("/assistants/helper/messages", json!({"message": keep})).await.body;
+    let result = told.as_array().and_then(|said| said.iter().find(|said| said["role"] == "tool")).expect("a result");
+    assert_eq!(result["content"]["data"]["exitCode"], 0, "the shell is found whatever PATH says: {told}");
+    let first = app.get(&format!("{path}/sessions/last")).await.body;
+    stopped(&app, &path, &text(&first["sandboxId"]), true).await;
+    ended(&app, &path).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    assert_eq!(ran(&app, &path, &sandbox, "echo \"$(<kept)\"").await["stdout"], "[REDACTED:TOKEN]\n");
+}
+
+#[tokio::test]
 async fn machines_die_with_their_platform_and_their_sessions_say_so() {
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &[]);
@@ -232,7 +255,7 @@ async fn dies(mark: &str) {
 }
 
 /// Waits until what sleeps for so long was stopped, long before the minute that a command of a turn may take.
-async fn stops(mark: &str) {
+pub(super) async fn stops(mark: &str) {
     let gone = eventually("it is gone", async || (!is_running(mark)).then_some(()));
     tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it is stopped");
 }

@@ -176,6 +176,18 @@ pub(crate) async fn connections(conn: &mut Conn, account: &AccountId, id: &str) 
     Ok(query.bind::<Text, _>(account.as_str()).bind::<Text, _>(id).load(conn).await?)
 }
 
+/// The variables of all connections, sealed, each with its entity.
+pub(crate) async fn all_variables(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+) -> Result<Vec<(String, String)>> {
+    use environment_variables as variables;
+    let of =
+        variables::table.filter(variables::account_id.eq(account.as_str()).and(variables::target_id.eq(environment)));
+    Ok(of.select((variables::user_id, variables::secrets)).load(conn).await?)
+}
+
 /// The variables of a connection, sealed.
 pub(crate) async fn variables(
     conn: &mut Conn,

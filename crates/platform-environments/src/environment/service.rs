@@ -225,6 +225,16 @@ impl PgEnvironments {
         Ok(secret(serde_json::from_str(opened.expose()).map_err(Error::internal)?))
     }
 
+    /// The variables of all connections, each by itself.
+    pub(crate) async fn all_connection_variables(&self, account: &AccountId, id: &str) -> Result<Vec<Variables>> {
+        let sealed = repository::all_variables(&mut *self.db.conn().await?, account, id).await?;
+        let open = |(entity, sealed): (String, String)| {
+            let opened = self.vault.open(&connection_place(account, &entity), &sealed)?;
+            Ok(secret(serde_json::from_str(opened.expose()).map_err(Error::internal)?))
+        };
+        sealed.into_iter().map(open).collect()
+    }
+
     /// Stores what an environment refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &EnvironmentSettings) -> Result<()> {
         let servers = to.available_tools_groups_uids.iter().filter(|uid| !uid.starts_with(BUILT_IN));

@@ -9,7 +9,11 @@ use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
 use platform_core::{AccountId, Code, Error, Result, Timestamp, spawn};
 use platform_db::Notice;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -31,6 +35,8 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 pub(super) const KEEP: u32 = 5;
 /// How often disks are measured, in looks.
 const MEASURE: u32 = 2;
+/// How often it is looked whether there is room for all of them.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(250);
 /// Longest life of a machine.
 const MAX_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
@@ -69,7 +75,15 @@ pub(super) const STOPPED: End = End { status: "stopped", reason: "api", saves: f
 const ENDED: &str = "The machine ended by itself.";
 const ENDED_UNSAVED: &str = "The machine ended by itself; what was not saved is lost.";
 const TOO_FULL: &str = "There was far too much on the disk for it to be saved; what was not saved is lost.";
+const NO_ROOM: &str = "The disk of the server was nearly full, and most of it was this sandbox's.";
+const NO_ROOM_UNSAVED: &str =
+    "The disk of the server was nearly full, and most of it was this sandbox's; what was not saved is lost.";
 const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
+
+/// Whether what is on a machine is saved when it ends.
+fn saves(live: &Live) -> bool {
+    live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true)
+}
 
 /// Tries again, for a while, what the database or the object store was not there for, or a save that is under way.
 pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
@@ -89,7 +103,7 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(mut attempt: imp
 impl PgEnvironments {
     /// Watches the machines of this process as long as it runs, and answers what others ask of them.
     pub async fn keep(self: Arc<Self>) {
-        tokio::join!(self.watch(), self.listen(), self.look_after_left());
+        tokio::join!(self.watch(), self.keep_room(), self.listen(), self.look_after_left());
     }
 
     async fn watch(self: &Arc<Self>) {
@@ -120,6 +134,48 @@ impl PgEnvironments {
                     self.drop_machine(&live).await;
                 }
             }
+        }
+    }
+
+    /// Ends what takes most when the disk that all share is nearly full: the platform writes to it, too.
+    async fn keep_room(self: &Arc<Self>) {
+        let mut ended: Vec<Arc<Live>> = Vec::new();
+        loop {
+            tokio::time::sleep(LOOK_FOR_ROOM).await;
+            ended.retain(|live| self.machines.get(&live.session.sandbox_id).is_some());
+            let machines: Vec<_> =
+                self.machines.all().into_iter().filter(|live| !live.ending.load(Ordering::Acquire)).collect();
+            if machines.is_empty() {
+                continue;
+            }
+            let Some(room) = self.backend.room().await else { continue };
+            let bytes = |live: &Arc<Live>| live.disk_bytes.load(Ordering::Relaxed);
+            let soon = ended.iter().map(bytes).fold(room.free, u64::saturating_add);
+            let lacking = room.least.saturating_sub(soon);
+            if lacking == 0 {
+                continue;
+            }
+            let measuring = machines.iter().filter_map(|live| self.measure_later(live));
+            let _ = timeout(LOOK, futures_util::future::join_all(measuring)).await;
+            // Where others filled it, their end would help nobody.
+            let largest = machines.into_iter().max_by_key(bytes).filter(|live| bytes(live) >= lacking / 8);
+            let Some(live) = largest.filter(|live| live.begin_end()) else { continue };
+            warn!(
+                sandbox = live.session.sandbox_id,
+                free = room.free,
+                "A sandbox ends: the disk of all is nearly full."
+            );
+            // To be saved, too, it takes as much again where objects are on the same disk.
+            let saves = saves(&live) && bytes(&live) <= room.free / 2;
+            let error = Some(if saves { NO_ROOM } else { NO_ROOM_UNSAVED });
+            let end = End { reason: "disk-limit", saves, error, ..STOPPED };
+            let (environments, ends) = (Arc::clone(self), Arc::clone(&live));
+            spawn("end a sandbox", async move {
+                // It writes nothing more, whether or not that can be noted.
+                ends.machine.end().await;
+                environments.end(&ends, end, None).await;
+            });
+            ended.push(live);
         }
     }
 
@@ -163,11 +219,8 @@ impl PgEnvironments {
     /// disk.
     async fn look(self: &Arc<Self>, live: &Arc<Live>, asks: bool, measures: bool) -> Result<()> {
         let now = self.clock.now();
-        let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
-        if live.machine.ended().now_or_never().is_some() {
-            // Its disk is still there.
-            let error = Some(if saves { ENDED } else { ENDED_UNSAVED });
-            self.end_later(live, End { status: "failed", reason: "error", error, saves });
+        let saves = saves(live);
+        if self.has_ended(live).await {
             return Ok(());
         }
         let (expires, is_used) = {
@@ -188,15 +241,43 @@ impl PgEnvironments {
             self.end_later(live, End { status: "expired", reason: "expired", saves, ..STOPPED });
         } else if asks && self.is_left(live, now).await? {
             self.end_later(live, End { saves, ..STOPPED });
-        } else if measures && !live.measuring.swap(true, Ordering::AcqRel) {
-            let live = Arc::clone(live);
-            let environments = Arc::clone(self);
-            spawn("sandbox disk", async move {
-                environments.measure(&live, saves).await;
-                live.measuring.store(false, Ordering::Release);
-            });
+        } else if measures {
+            self.measure_later(live);
         }
         Ok(())
+    }
+
+    /// Measures a disk, unless it is being measured.
+    fn measure_later(self: &Arc<Self>, live: &Arc<Live>) -> Option<JoinHandle<()>> {
+        let is_measured = live.measuring.swap(true, Ordering::AcqRel);
+        let (environments, live) = (Arc::clone(self), Arc::clone(live));
+        (!is_measured).then(|| {
+            spawn("sandbox disk", async move {
+                environments.measure(&live).await;
+                live.measuring.store(false, Ordering::Release);
+            })
+        })
+    }
+
+    /// Whether a machine has ended by itself; its session says so from then on.
+    pub(super) async fn has_ended(self: &Arc<Self>, live: &Arc<Live>) -> bool {
+        if live.machine.ended().now_or_never().is_none() {
+            return false;
+        }
+        if live.begin_end() {
+            // Its disk is still there.
+            let saves = saves(live);
+            let error = Some(if saves { ENDED } else { ENDED_UNSAVED });
+            let end = End { status: "failed", reason: "error", error, saves };
+            let (environments, live) = (Arc::clone(self), Arc::clone(live));
+            let (tells, told) = oneshot::channel();
+            spawn("end a sandbox", async move {
+                let _ = tells.send(environments.note(&live, end.stopping()).await);
+                environments.end(&live, end, None).await;
+            });
+            let _ = told.await;
+        }
+        true
     }
 
     /// Whether all chats and threads that it was started for are done with it.
@@ -227,8 +308,10 @@ impl PgEnvironments {
         Ok(users.iter().all(|(id, used)| is_done(id, *used)) && (!users.is_empty() || now.0 - used.0 > CHAT_MS))
     }
 
-    async fn measure(self: &Arc<Self>, live: &Arc<Live>, saves: bool) {
+    async fn measure(self: &Arc<Self>, live: &Arc<Live>) {
         let Ok(bytes) = live.machine.disk_bytes().await else { return };
+        live.disk_bytes.store(bytes, Ordering::Relaxed);
+        let saves = saves(live);
         let most = u64::from(live.config.disk_mib) << 20;
         let now = self.clock.now();
         let since = {
@@ -319,17 +402,17 @@ impl PgEnvironments {
             let message = "This environment keeps no snapshots; switch sandboxConfig.snapshotEnabled on first.";
             return Err(Error::new(code::SNAPSHOTS_DISABLED, message));
         }
-        let by_itself = config.snapshot_enabled && config.replace_snapshot_on_stop == Some(true);
-        let saves = request.save_changes.unwrap_or(by_itself);
+        let saves = request.save_changes.unwrap_or(saves(live));
         if saves && !request.force {
             check_unchanged(self, live).await?;
         }
         if !live.begin_end() {
-            return Ok(StoppedSandbox {
-                message: "The sandbox is stopping.".to_owned(),
-                saving: false,
-                snapshot_id: None,
-            });
+            // Somebody else stopped it.
+            let mut conn = self.db.conn().await?;
+            let saved = snapshot::of_sandbox(&mut conn, &live.account, &live.session.sandbox_id).await?;
+            let snapshot_id = saved.filter(|snapshot| snapshot.status == "creating").map(|snapshot| snapshot.id);
+            let message = "The sandbox is stopping.".to_owned();
+            return Ok(StoppedSandbox { message, saving: snapshot_id.is_some(), snapshot_id });
         }
         if !saves {
             self.end(live, STOPPED, None).await;
@@ -427,7 +510,7 @@ impl PgEnvironments {
             if let Err(error) = self.leave_unmade(&live).await {
                 warn!(%error, "That a snapshot is to be made anew could not be noted.");
             }
-            let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
+            let saves = saves(&live);
             let (status, error) = if saves { ("stopped", None) } else { ("failed", Some(SHUT_DOWN)) };
             self.end(&live, End { status, reason: "error", saves, error }, None).await;
         });

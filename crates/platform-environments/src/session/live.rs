@@ -1,15 +1,16 @@
 //! The machines of this process.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, run_blocking};
 use platform_sandbox::{Machine, SandboxError};
+use platform_vault::Secret;
 use tokio::sync::Semaphore;
 
 use super::repository::SessionRow;
@@ -134,11 +135,13 @@ pub(crate) struct Live {
     pub commands: Semaphore,
     pub state: Mutex<LiveState>,
     /// All values that were ever given to it, by name.
-    secrets: tokio::sync::Mutex<Vec<(String, String)>>,
+    secrets: tokio::sync::Mutex<BTreeSet<(String, String)>>,
     /// It is being ended.
     pub ending: AtomicBool,
     /// Its disk is being measured.
     pub measuring: AtomicBool,
+    /// Bytes that were on it then.
+    pub disk_bytes: AtomicU64,
     _slot: MachineSlot,
 }
 
@@ -195,6 +198,7 @@ impl Live {
             secrets,
             ending,
             measuring,
+            disk_bytes: AtomicU64::new(0),
             _slot: slot,
         };
         live.state().variables = variables;
@@ -213,17 +217,14 @@ impl Live {
     }
 
     /// From now on these values are masked, too, beside the variables of every command.
-    pub async fn learn(&self, variables: &Variables) -> Result<Redactor> {
+    pub async fn learn<'a>(&self, variables: impl IntoIterator<Item = (&'a String, &'a Secret)>) -> Result<Redactor> {
         // Whoever comes meanwhile masks what is being learnt.
         let mut known = self.secrets.lock().await;
         let mut secrets = known.clone();
         let of_all = self.state().variables.clone();
-        for (name, value) in of_all.iter().chain(variables) {
-            let secret = (name.clone(), value.expose().to_owned());
-            if !secrets.contains(&secret) {
-                secrets.push(secret);
-            }
-        }
+        let plain = |(name, value): (&String, &Secret)| (name.clone(), value.expose().to_owned());
+        secrets.extend(of_all.iter().map(plain));
+        secrets.extend(variables.into_iter().map(plain));
         if secrets.len() == known.len() {
             return Ok(self.state().redactor.clone());
         }

@@ -54,7 +54,12 @@ pub trait SandboxService: Send + Sync {
         request: StartSandbox,
     ) -> Result<StartedSandbox>;
     /// Whether a machine runs.
-    async fn status(&self, account: &AccountId, id: &Id<Environment>, tenant: Option<&str>) -> Result<SandboxStatus>;
+    async fn status(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        tenant: Option<&str>,
+    ) -> Result<SandboxStatus>;
     /// Runs a command; the last piece says how it ended. `FULL_KEY_REQUIRED` when it is to be said as it is.
     async fn exec(
         self: Arc<Self>,
@@ -101,7 +106,7 @@ pub trait SandboxService: Send + Sync {
     ) -> Result<SessionPage>;
     /// One session, or the last. `SESSION_NOT_FOUND`.
     async fn session(
-        &self,
+        self: Arc<Self>,
         account: &AccountId,
         id: &Id<Environment>,
         session: Option<&Id<SandboxSession>>,
@@ -114,6 +119,20 @@ impl PgEnvironments {
         self.require(account, id).await?;
         let found = repository::by_sandbox(&mut *self.db.conn().await?, account, id, sandbox).await?;
         found.filter(|row| row.status == "running").ok_or_else(|| gone().with("sandboxId", sandbox))
+    }
+
+    /// Whether a session that runs, as far as was noted, has lost its machine, which was here; then that is noted.
+    async fn is_over(self: &Arc<Self>, session: &SessionRow) -> Result<bool> {
+        if session.status != "running" || session.owner != self.machines.owner {
+            return Ok(false);
+        }
+        match self.machines.get(&session.sandbox_id) {
+            Some(live) => Ok(self.has_ended(&live).await),
+            None => {
+                self.close(session, "failed", "error", Some("The machine was lost.".to_owned())).await?;
+                Ok(true)
+            }
+        }
     }
 
     /// Runs a command on a machine that is here, and notes it.
@@ -341,12 +360,26 @@ impl SandboxService for PgEnvironments {
         Ok(self.start_machine(&caller.account, id, request, by).await?.0)
     }
 
-    async fn status(&self, account: &AccountId, id: &Id<Environment>, tenant: Option<&str>) -> Result<SandboxStatus> {
+    async fn status(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        tenant: Option<&str>,
+    ) -> Result<SandboxStatus> {
         let row = self.require(account, id).await?;
         let lane = tenant.filter(|_| row.settings().is_ok_and(|settings| settings.sandbox_config.per_tenant_snapshots));
-        let live = repository::live(&mut *self.db.conn().await?, account, id, lane.unwrap_or_default()).await?;
+        let find = async || repository::live(&mut *self.db.conn().await?, account, id, lane.unwrap_or_default()).await;
+        let mut live = find().await?;
+        let is_over = match &live {
+            Some(session) => self.is_over(session).await?,
+            None => false,
+        };
+        if is_over {
+            live = find().await?;
+        }
         Ok(live.map_or_else(SandboxStatus::default, |live| SandboxStatus {
-            online: live.status == "running",
+            // Whoever notes its end may not have yet.
+            online: live.status == "running" && !is_over,
             sandbox_id: Some(live.sandbox_id),
             session_id: Some(live.id),
             status: Some(live.status),
@@ -454,24 +487,22 @@ impl SandboxService for PgEnvironments {
     }
 
     async fn session(
-        &self,
+        self: Arc<Self>,
         account: &AccountId,
         id: &Id<Environment>,
         session: Option<&Id<SandboxSession>>,
     ) -> Result<SandboxSession> {
         self.require(account, id).await?;
-        let mut conn = self.db.conn().await?;
         let session = session.map(Id::as_str);
-        let found = repository::find(&mut conn, account, id, session).await?;
-        let mut row = found
+        let find = async || repository::find(&mut *self.db.conn().await?, account, id, session).await;
+        let mut row = find()
+            .await?
             .ok_or_else(|| Error::not_found(code::SESSION_NOT_FOUND, "sandbox session", session.unwrap_or("last")))?;
         // What the machine says counts more than what was noted of it.
-        let is_here = row.status == "running" && row.owner == self.machines.owner;
-        if is_here && self.machines.get(&row.sandbox_id).is_none() {
-            self.close(&row, "failed", "error", Some("The machine was lost.".to_owned())).await?;
-            row = repository::find(&mut conn, account, id, Some(&row.id)).await?.unwrap_or(row);
+        if self.is_over(&row).await? {
+            row = find().await?.unwrap_or(row);
         }
-        let commands = repository::commands(&mut conn, account, &row.id).await?;
+        let commands = repository::commands(&mut *self.db.conn().await?, account, &row.id).await?;
         Ok(row.shown(Some(commands)))
     }
 }

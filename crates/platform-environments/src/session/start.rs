@@ -86,6 +86,7 @@ impl PgEnvironments {
         let settings = self.open(account, &row)?;
         let config = &settings.sandbox_config;
         self.check_backend(config).await?;
+        self.check_room(account, id, &request, config).await?;
         let session_id = String::from(Id::<SessionKind>::generate());
         let tenant = request.tenant_id.clone().filter(|_| config.per_tenant_snapshots);
         let slot = match self.machines.reserve(account, &session_id) {
@@ -153,6 +154,28 @@ impl PgEnvironments {
             return Err(failed(SandboxError::NoRuntime { runtime: config.runtime.clone(), available }));
         }
         Ok(())
+    }
+
+    /// Whether the disk of all has room for one more; whoever has one is told of that, or gives it up first.
+    async fn check_room(
+        &self,
+        account: &AccountId,
+        environment: &str,
+        request: &StartSandbox,
+        config: &SandboxConfig,
+    ) -> Result<()> {
+        if self.backend.room().await.is_none_or(|room| room.free >= room.least) {
+            return Ok(());
+        }
+        let lane = request.tenant_id.as_deref().filter(|_| config.per_tenant_snapshots).unwrap_or_default();
+        match repository::live(&mut *self.db.conn().await?, account, environment, lane).await? {
+            Some(live) if !request.force => Err(active(&live)),
+            Some(_) => Ok(()),
+            None => {
+                let message = "There is hardly room on the disk of this server for another sandbox; try later.";
+                Err(Error::new(code::SANDBOX_UNAVAILABLE, message))
+            }
+        }
     }
 
     fn full(&self) -> Error {
@@ -225,17 +248,18 @@ impl PgEnvironments {
         slot: MachineSlot,
     ) -> Result<(StartedSandbox, Arc<Live>)> {
         let account = session.account();
-        let made = match timeout(MAKING, self.machine_of(&session, &settings.sandbox_config)).await {
+        let making = async {
+            // What is on its disk may hold values of whoever used it before.
+            let known = self.all_connection_variables(&account, &session.environment_id).await?;
+            Ok((self.machine_of(&session, &settings.sandbox_config).await?, known))
+        };
+        let made = match timeout(MAKING, making).await {
             Ok(made) => made,
             Err(_) => Err(failed(SandboxError::Failed("it takes longer than two minutes to be made".to_owned()))),
         };
-        let machine = match made {
-            Ok(machine) => machine,
-            Err(error) => {
-                warn!(sandbox = session.sandbox_id, %error, "A sandbox could not be made.");
-                self.close(&session, "failed", "error", Some(error.message().to_owned())).await?;
-                return Err(error);
-            }
+        let (machine, known) = match made {
+            Ok(made) => made,
+            Err(error) => return Err(self.not_made(&session, error).await?),
         };
         let mut variables = Variables::new();
         if settings.sandbox_config.public_slug.is_some() {
@@ -245,7 +269,9 @@ impl PgEnvironments {
         variables.extend(settings.env_vars.clone());
         let config = settings.sandbox_config;
         let live = Live::new(account.clone(), session, config, machine, variables, slot);
-        live.learn(&Variables::new()).await?;
+        if let Err(error) = live.learn(known.iter().flatten()).await {
+            return Err(self.not_made(&live.session, error).await?);
+        }
         // From now on it is looked after: init scripts fill disks, too.
         self.machines.insert(&live);
         let init_script = self.prepare(&live).await;
@@ -284,6 +310,13 @@ impl PgEnvironments {
             init_script,
         };
         Ok((started, live))
+    }
+
+    /// Notes why a machine could not be made.
+    async fn not_made(&self, session: &SessionRow, error: Error) -> Result<Error> {
+        warn!(sandbox = session.sandbox_id, %error, "A sandbox could not be made.");
+        self.close(session, "failed", "error", Some(error.message().to_owned())).await?;
+        Ok(error)
     }
 
     async fn note_programs(&self, live: &Live) {

@@ -14,11 +14,11 @@ use std::{
     thread,
 };
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, statvfs, utimensat};
 use tracing::warn;
 
 use super::USER;
-use crate::backend::{Disk, SandboxError};
+use crate::backend::{Disk, Room, SandboxError};
 
 /// Directories of a machine that are its disk, and who may write to them.
 const DIRS: [(&str, u32); 2] = [("workspace", 0o775), ("tmp", 0o1777)];
@@ -193,6 +193,21 @@ impl Drop for Opened {
 /// A name of a file that nobody can put in the place of another.
 fn by_number(file: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// What is left where disks are: a tenth of all, at most 2 GiB, is not theirs, nor is the last fiftieth of its files; while
+/// one is being removed half of that.
+pub(super) fn room(dir: &Path) -> Option<Room> {
+    const MOST_KEPT: u64 = 2 << 30;
+    let found = dir.ancestors().find_map(|dir| statvfs(dir).ok())?;
+    let has_files = found.f_files == 0 || found.f_favail > found.f_files / 50;
+    let free = if has_files { found.f_bavail.saturating_mul(found.f_frsize) } else { 0 };
+    let least = (found.f_blocks.saturating_mul(found.f_frsize) / 10).min(MOST_KEPT);
+    let is_going =
+        |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains(GONE));
+    let homes = fs::read_dir(dir).into_iter().flatten().flatten();
+    let goes = homes.filter_map(|home| fs::read_dir(home.path()).ok()).flatten().any(is_going);
+    Some(Room { free, least: if goes { least / 2 } else { least } })
 }
 
 /// Bytes on the disk; what cannot be counted is more than any disk has.

@@ -1,10 +1,11 @@
 //! The first process of a machine: starts commands, and says how they ended.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs::File,
     io::{self, Read},
     os::{fd::AsFd, unix::process::CommandExt},
+    path::Path,
     process::{Command, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
@@ -26,6 +27,10 @@ use super::{
 
 /// How often memory is looked at, where no control group bounds it.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often it is looked who else a command has started.
+const ROUNDS: usize = 32;
+/// Where programs of the host are.
+const SYSTEM_DIRS: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/run/current-system/sw/bin"];
 /// How soon a process ends when memory is short.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
@@ -68,7 +73,7 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
                 let process =
                     running.iter().find(|(_, of)| **of == id).and_then(|(process, _)| Pid::from_raw(*process));
                 if let Some(process) = process {
-                    let _ = kill_process_group(process, Signal::KILL);
+                    kill_tree(process);
                 }
             }
             Instruction::Connect { id, port } => {
@@ -91,7 +96,9 @@ fn start(files: Vec<std::os::fd::OwnedFd>, single_user: bool) -> io::Result<i32>
     File::from(program).read_to_end(&mut text)?;
     let program: Program = serde_json::from_slice(&text)?;
     let (name, arguments) = program.argv.split_first().ok_or_else(|| io::Error::other("there is no program"))?;
-    let mut command = Command::new(name);
+    // Variables of a command do not say where the shell is.
+    let found = SYSTEM_DIRS.iter().map(|dir| Path::new(dir).join(name)).find(|program| program.is_file());
+    let mut command = Command::new(found.filter(|_| !name.contains('/')).unwrap_or_else(|| name.into()));
     command.args(arguments).env_clear().envs(program.variables).current_dir("/workspace").process_group(0);
     command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
     if !program.is_root && !single_user {
@@ -131,6 +138,39 @@ fn code(status: WaitStatus) -> i32 {
     status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
 
+/// Kills a command, its group, and all that it started whose parents are there still.
+fn kill_tree(command: Pid) {
+    let mut found = BTreeSet::from([command.as_raw_nonzero().get()]);
+    let signal = |found: &BTreeSet<i32>, signal| {
+        for process in found.iter().filter_map(|id| Pid::from_raw(*id)) {
+            let _ = kill_process(process, signal);
+        }
+    };
+    // Somebody else may let them go on.
+    for _ in 0..ROUNDS {
+        // What is stopped starts nothing more.
+        signal(&found, Signal::STOP);
+        let before = found.len();
+        for id in ids() {
+            if parent(id).is_some_and(|parent| found.contains(&parent)) {
+                found.insert(id);
+            }
+        }
+        if found.len() == before {
+            break;
+        }
+    }
+    let _ = kill_process_group(command, Signal::KILL);
+    signal(&found, Signal::KILL);
+}
+
+/// The parent of a process: the second field after its name, which may hold anything.
+fn parent(id: i32) -> Option<i32> {
+    let stat = std::fs::read(format!("/proc/{id}/stat")).ok()?;
+    let after = stat.rsplit(|byte| *byte == b')').next()?;
+    std::str::from_utf8(after).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Kills what takes most when all together take too much.
 fn watch_memory(most: u64) {
     loop {
@@ -147,12 +187,16 @@ fn watch_memory(most: u64) {
 
 /// Resident bytes and id of each process but this.
 fn processes() -> Vec<(u64, i32)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let resident = |id: i32| {
         let text = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
         let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
         Some((pages * page_size() as u64, id))
     };
-    ids.filter(|id| *id != 1).filter_map(resident).collect()
+    ids().filter_map(resident).collect()
+}
+
+/// Ids of all processes but this.
+fn ids() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|id| *id != 1)
 }

@@ -30,7 +30,7 @@ use left::LeftMachine;
 pub(crate) use packet::{Instruction, Report, receive, send};
 
 use crate::{
-    backend::{Command, Disk, Isolation, Machine, MachineSpec, Network, SandboxBackend, SandboxError},
+    backend::{Command, Disk, Isolation, Machine, MachineSpec, Network, Room, SandboxBackend, SandboxError},
     files::output,
     lock,
 };
@@ -152,6 +152,11 @@ impl SandboxBackend for ProcessBackend {
 
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError> {
         self.runtimes.get_or_try_init(|| self.find_runtimes()).await.cloned()
+    }
+
+    async fn room(&self) -> Option<Room> {
+        let dir = self.dir.clone();
+        tokio::task::spawn_blocking(move || disk::room(&dir)).await.ok()?
     }
 
     async fn clear(&self, wanted: &HashSet<String>) {

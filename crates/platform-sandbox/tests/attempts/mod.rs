@@ -1,5 +1,23 @@
 //! What somebody may try on a machine. Each line says `GOT` when it succeeds.
 
+/// What attempts are made with, beside what every machine has.
+pub const PROGRAMS: &[&str] = &[
+    "python3",
+    "curl",
+    "ip",
+    "unshare",
+    "nsenter",
+    "mount",
+    "chroot",
+    "setcap",
+    "getent",
+    "prlimit",
+    "chrt",
+    "ipcs",
+    "dmesg",
+    "fallocate",
+];
+
 /// Ways out: of the files, the processes, the network and the kernel's rules.
 #[rustfmt::skip]
 pub const ATTEMPTS: &[(&str, &str)] = &[
@@ -96,6 +114,11 @@ pub const ATTEMPTS: &[(&str, &str)] = &[
     ("what others left in memory", "ls -A /dev/shm | grep -q . && echo GOT"),
     ("the socket of the database", "ls /var/run/postgresql /tmp/.s.PGSQL* 2>/dev/null | grep -q . && echo GOT"),
     ("variables of the platform", "env | grep -E 'PLATFORM_|DATABASE_URL|AWS_|OPENAI' && echo GOT"),
+    ("calls by their other numbers", "python3 -c 'import ctypes;l=ctypes.CDLL(None);print(\"GOT\" if l.syscall(0x40000027)>0 else \"\")'"),
+    ("comparing with the first process", "python3 -c 'import ctypes;l=ctypes.CDLL(None);print(\"GOT\" if l.syscall(312,1,l.getpid(),0,0,0)>=0 else \"\")'"),
+    ("quotas of the disk", "python3 -c 'import ctypes;l=ctypes.CDLL(None,use_errno=True);l.syscall(179,0,b\"/\",0,0);print(\"GOT\" if ctypes.get_errno() not in (1,38) else \"\")'"),
+    ("living on when memory is short", "echo -1000 > /proc/self/oom_score_adj && echo GOT"),
+    ("another host in a request to the proxy", "printf 'GET http://127.0.0.1:HOST_PORT/ HTTP/1.1\\r\\nHost: example.com\\r\\n\\r\\n' | timeout 3 bash -c 'exec 3<>/dev/tcp/198.18.0.1/3128; cat >&3; head -1 <&3' | grep -q ' 200' && echo GOT"),
     ("where the disk lies on the host", "grep -q machines/ /proc/self/mountinfo && [ -e $(grep -o '/[^ ]*machines' /proc/self/mountinfo | head -1) ] && echo GOT"),
 ];
 
@@ -111,6 +134,8 @@ pub const GREED: &[(&str, &str)] = &[
     ("more memory in many", "for i in 1 2 3 4 5 6; do python3 -c 'import time;x=bytearray(80<<20);time.sleep(3);print(\"DONE\")' & done | grep -c DONE | grep -qx 6 && echo GOT"),
     ("memory as files", "head -c 1G /dev/zero > /dev/shm/x && echo GOT"),
     ("a file larger than the disk", "head -c 600M /dev/zero > /workspace/x && echo GOT"),
+    ("a disk by one call", "fallocate -l 64M /workspace/f 2>/dev/null && echo GOT"),
+    ("a disk by another call", "python3 -c 'import fcntl,struct;f=open(\"/workspace/g\",\"w\");fcntl.ioctl(f,0x4030582a,struct.pack(\"hhqqiI16x\",0,0,0,64<<20,0,0));print(\"GOT\")' 2>/dev/null"),
     ("open files", "python3 -c '\nimport os\nf=[]\ntry:\n  while True: f.append(os.open(\"/dev/null\",0))\nexcept OSError: print(len(f) if len(f)<9000 else \"GOT\")'"),
     ("deep directories", "i=0; while [ $i -lt 3000 ]; do mkdir d && cd d || break; i=$((i+1)); done; true"),
     ("all of the CPU", "timeout 2 sh -c 'while :; do :; done' & timeout 2 sh -c 'while :; do :; done'; wait"),
