@@ -13,6 +13,7 @@ use diesel::{
     sql_types::{Array, BigInt, Integer, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
+use futures_util::future::try_join_all;
 use moka::sync::Cache;
 use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
 use platform_db::{Db, JsonStatement, containing};
@@ -48,28 +49,17 @@ const KNOWN: Duration = Duration::from_hours(24);
 /// Bytes of a message that is read as it is stored: of a longer one PostgreSQL takes what counts, in three times as long.
 const SHORT: i32 = 4096;
 
-/// Messages, a column each: one row of all is read in less time than a row of each.
+/// Messages of a chat, in one row: a row of each, and a row of all, are read in more time.
 #[derive(QueryableByName)]
-struct Columns {
-    #[diesel(sql_type = Array<Text>)]
-    chats: Vec<String>,
-    #[diesel(sql_type = Array<Text>)]
-    roles: Vec<String>,
-    #[diesel(sql_type = Array<Text>)]
-    bodies: Vec<String>,
-    #[diesel(sql_type = Array<BigInt>)]
-    times: Vec<i64>,
+struct OfChat {
+    #[diesel(sql_type = Text)]
+    chat: String,
+    /// As an array of JSON.
+    #[diesel(sql_type = Text)]
+    bodies: String,
+    /// Where they stand, in the same order.
     #[diesel(sql_type = Array<Integer>)]
     positions: Vec<i32>,
-}
-
-/// A message of a chat.
-struct Said {
-    chat: String,
-    role: String,
-    body: String,
-    created_ms: i64,
-    position: i32,
 }
 
 /// A chat, and how far it is: messages are only ever added.
@@ -87,6 +77,8 @@ struct ChatState {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Body {
+    role: Role,
+    timestamp: Timestamp,
     content: Content,
     content_source: Option<String>,
     latency_ms: Option<u64>,
@@ -153,7 +145,8 @@ fn statements_of(bucket: &MemoryBucket) -> &'static Statements {
 /// What counts of a message, as [`Body`].
 fn cut(body: &str) -> String {
     format!(
-        "json_build_object('contentSource', {body} ->> 'contentSource', 'latencyMs', {body} -> 'latencyMs',
+        "json_build_object('role', {body} -> 'role', 'timestamp', {body} -> 'timestamp',
+            'contentSource', {body} -> 'contentSource', 'latencyMs', {body} -> 'latencyMs',
             'content', json_build_object('message', left({body} #>> '{{content,message}}', {MAX_SAID})))::text"
     )
 }
@@ -163,27 +156,23 @@ fn newest(near: &str) -> String {
     format!("{near} SELECT uid, created_ms, message_count FROM near ORDER BY edited_ms DESC, uid LIMIT {MAX_CHATS}")
 }
 
-/// The columns of messages `m`.
-fn columns(body: &str) -> String {
-    format!(
-        "coalesce(array_agg(m.conversation), '{{}}') AS chats, coalesce(array_agg(m.role), '{{}}') AS roles, \
-            coalesce(array_agg({body}), '{{}}') AS bodies, coalesce(array_agg(m.created_ms), '{{}}') AS times, \
-            coalesce(array_agg(m.position), '{{}}') AS positions"
-    )
+/// Messages `m` of a chat in one row.
+fn together(body: &str) -> String {
+    format!("'[' || string_agg({body}, ',') || ']' AS bodies, array_agg(m.position) AS positions")
 }
 
 /// The newest messages of chats.
 static SAID: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT {} FROM jsonb_to_recordset($1::jsonb) AS asked(account text, uid text, created bigint)
-        JOIN chats ON account_id = asked.account AND chats.uid = asked.uid AND created_ms = asked.created
-        CROSS JOIN LATERAL (
-            SELECT conversation, position, role, created_ms, CASE WHEN octet_length(text) <= {SHORT}
-                THEN text ELSE {} END AS body FROM (
-                SELECT conversation, position, role, created_ms, body, body::text AS text FROM messages
+        "SELECT asked.uid AS chat, said.* FROM jsonb_to_recordset($1::jsonb) AS asked(account text, uid text, created bigint)
+        CROSS JOIN LATERAL (SELECT 1 FROM chats
+            WHERE account_id = asked.account AND uid = asked.uid AND created_ms = asked.created LIMIT 1) there
+        CROSS JOIN LATERAL (SELECT {} FROM (
+            SELECT position, CASE WHEN octet_length(text) <= {SHORT} THEN text ELSE {} END AS body FROM (
+                SELECT position, body, body::text AS text FROM messages
                 WHERE account_id = asked.account AND conversation = asked.uid AND role IN ('user', 'assistant')
-                ORDER BY position DESC LIMIT {MAX_MESSAGES}) newest) m",
-        columns("m.body"),
+                ORDER BY position DESC LIMIT {MAX_MESSAGES}) newest) m HAVING count(*) > 0) said",
+        together("m.body"),
         cut("body"),
     )
 });
@@ -202,7 +191,7 @@ fn saying(near: &str) -> String {
                 ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word
                         WHERE body #>> '{{content,message}}' ILIKE word) DESC,
                     near.created_ms DESC, m.position DESC LIMIT (SELECT most FROM asked))
-        SELECT {} FROM (SELECT DISTINCT said.uid, said.position + beside AS position
+        SELECT m.conversation AS chat, {} FROM (SELECT DISTINCT said.uid, said.position + beside AS position
                 FROM said, generate_series(-1, 1) AS beside) said
             JOIN messages m ON m.account_id = (SELECT account FROM asked) AND m.conversation = said.uid
                 AND m.position = said.position
@@ -213,8 +202,9 @@ fn saying(near: &str) -> String {
                 AND refused.conversation = said.uid AND refused.position = answer.position
                 AND refused.body ->> 'contentSource' = 'guardrail' AND refused.body ->> 'latencyMs' IS NULL
         WHERE m.role IN ('user', 'assistant') AND pg_column_size(m.body) <= {MAX_SEARCHED_BYTES}
-            AND refused.position IS NULL",
-        columns(&cut("m.body")),
+            AND refused.position IS NULL
+        GROUP BY m.conversation",
+        together(&cut("m.body")),
     )
 }
 
@@ -282,13 +272,14 @@ impl PgEarlierTurns {
             chats.iter().map(|chat| AskedChat { account: account.as_str(), uid: &chat.uid, created: chat.created_ms });
         let statement = JsonStatement::new(&SAID, &asked.collect::<Vec<_>>())?;
         let mut conn = self.db.fair_conn(account).await?;
-        let said: Columns = statement.get_result(&mut conn).await?;
+        let said: Vec<OfChat> = statement.load(&mut conn).await?;
         drop(conn);
-        let turns = run_blocking(move || said.into_turns(WHOLE)).await?;
-        let mut by_chat: BTreeMap<&str, &[Arc<EarlierTurn>]> =
-            turns.chunk_by(|one, next| one.chat == next.chat).map(|of| (of[0].chat.as_str(), of)).collect();
+        let by_chat = move || said.into_iter().map(|of| Ok((of.chat.clone(), turns_of(of, WHOLE)?))).collect();
+        let mut by_chat: BTreeMap<String, Vec<Arc<EarlierTurn>>> = run_blocking(by_chat).await?;
+        let mut turns = Vec::new();
         for chat in chats {
-            let of = by_chat.remove(chat.uid.as_str()).unwrap_or_default();
+            let of = by_chat.remove(&chat.uid).unwrap_or_default();
+            turns.extend_from_slice(&of);
             self.known.insert((account.clone(), chat), of.into());
         }
         Ok(turns)
@@ -325,9 +316,10 @@ impl EarlierTurns for PgEarlierTurns {
                     None => unknown.push(key.1),
                 }
             }
-            if !unknown.is_empty() {
-                turns.extend(self.learn(account, unknown).await?);
-            }
+            // Two halves at once: most of the time goes to what PostgreSQL and we do with each message.
+            let half = unknown.len().div_ceil(2).max(FEWEST_AT_ONCE);
+            let halves = unknown.chunks(half).map(|chats| self.learn(account, chats.to_vec()));
+            turns.extend(try_join_all(halves).await?.concat());
             chats = older;
         }
         turns.sort_by_key(|turn| Reverse(turn.at));
@@ -348,40 +340,27 @@ impl EarlierTurns for PgEarlierTurns {
         let like_words = words.iter().map(|word| containing(word)).collect();
         let asked = Asked { like_words, ..Asked::of(account, of, but, MAX_SAYING) };
         let mut conn = self.db.fair_conn(account).await?;
-        let looking = conn.transaction::<Columns, Error, _>(async |conn| {
+        let looking = conn.transaction::<Vec<OfChat>, Error, _>(async |conn| {
             diesel::sql_query(SEARCH_TIMEOUT).execute(conn).await?;
-            Ok(JsonStatement::new(&statements_of(of).saying, &[asked])?.get_result(conn).await?)
+            Ok(JsonStatement::new(&statements_of(of).saying, &[asked])?.load(conn).await?)
         });
         let said = looking.await?;
         drop(conn);
-        let mut turns = run_blocking(move || said.into_turns(WITHIN_WINDOW)).await?;
+        let of_each = move || said.into_iter().map(|of| turns_of(of, WITHIN_WINDOW)).collect::<Result<Vec<_>>>();
+        let mut turns = run_blocking(of_each).await?.concat();
         turns.sort_by_key(|turn| Reverse(turn.at));
         Ok(turns)
     }
 }
 
-impl Columns {
-    /// Messages as turns, those of a chat together, the oldest first.
-    fn into_turns(self, most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
-        let Self { chats, roles, bodies, times, positions } = self;
-        let messages = chats.into_iter().zip(roles).zip(bodies).zip(times.into_iter().zip(positions));
-        let mut messages: Vec<Said> = messages
-            .map(|(((chat, role), body), (created_ms, position))| Said { chat, role, body, created_ms, position })
-            .collect();
-        messages.sort_unstable_by(|a, b| a.chat.cmp(&b.chat).then(a.position.cmp(&b.position)));
-        let mut turns = Vec::new();
-        for of_chat in messages.chunk_by(|one, next| one.chat == next.chat) {
-            turns.extend(turns_of(of_chat, most_between)?);
-        }
-        Ok(turns)
-    }
-}
-
 /// The messages of a chat as turns, each from what a user said up to what they say next, or up to a gap.
-fn turns_of(said: &[Said], most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
+fn turns_of(said: OfChat, most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
+    let OfChat { chat, bodies, positions } = said;
+    let bodies: Vec<Body> = serde_json::from_str(&bodies).map_err(Error::internal)?;
+    let mut messages: Vec<(i32, Body)> = positions.into_iter().zip(bodies).collect();
+    messages.sort_unstable_by_key(|(position, _)| *position);
     let (mut turns, mut open) = (Vec::new(), None::<OpenTurn>);
-    for Said { chat, role, body, created_ms, position } in said {
-        let (body, position): (Body, i32) = (serde_json::from_str(body).map_err(Error::internal)?, *position);
+    for (position, body) in messages {
         if body.is_refusal() {
             // What the model was not to read then, it is not to read now.
             if let Some(turn) = open.as_mut().filter(|turn| position - turn.last <= most_between) {
@@ -392,17 +371,16 @@ fn turns_of(said: &[Said], most_between: i32) -> Result<Vec<Arc<EarlierTurn>>> {
             continue;
         }
         let Some(content) = body.content.message.filter(|message| !message.is_empty()) else { continue };
-        let role = if role == "user" { Role::User } else { Role::Assistant };
         let goes_on = |turn: &OpenTurn| {
             let answered = turn.said.last().is_some_and(|last| last.role == Role::Assistant);
-            position - turn.last <= most_between && !(role == Role::User && answered)
+            position - turn.last <= most_between && !(body.role == Role::User && answered)
         };
-        let said = SaidOnce { role, content };
+        let said = SaidOnce { role: body.role, content };
         if let Some(turn) = open.as_mut().filter(|turn| goes_on(turn)) {
             turn.said.push(said);
             turn.last = position;
         } else {
-            let (chat, at) = (chat.clone(), Timestamp(*created_ms));
+            let (chat, at) = (chat.clone(), body.timestamp);
             let next = OpenTurn { chat, at, said: vec![said], first: position, last: position };
             turns.extend(open.replace(next).map(|turn| turn.end(most_between)));
         }
