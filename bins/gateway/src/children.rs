@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use platform_child::{Children, Work};
 use platform_guardrails::GUARDRAIL_WORKS;
-use platform_knowledge::EXTRACTION_WORKS;
+use platform_knowledge::{EXTRACTION_WORKS, Extraction};
 use platform_runtime::{ChildPool, SCHEMA_WORKS};
 use platform_speech::AUDIO_WORKS;
 
@@ -14,7 +14,7 @@ pub(crate) const COMMAND: &str = "child";
 const QUICK: usize = 3;
 /// Descriptions under way.
 const SLOW: usize = 2;
-/// Files under way, and how long one may take on a machine that has much else to do.
+/// Files under way, as many of those that take long, and how long one may take on a machine that has much else to do.
 const FILES: usize = 2;
 const FILE_TIME: Duration = Duration::from_secs(90);
 
@@ -25,16 +25,17 @@ pub(crate) struct Pools {
     /// Descriptions that become tool servers: may take seconds.
     pub descriptions: Arc<ChildPool>,
     /// Files that become documents: may take half a minute.
-    pub files: Arc<ChildPool>,
+    pub files: Extraction,
 }
 
 impl Pools {
     pub fn new() -> io::Result<Self> {
         let children = || Children::of_this_program(COMMAND);
+        let files = || Ok::<_, io::Error>(Arc::new(ChildPool::new(children()?.lasting(FILE_TIME), FILES)));
         Ok(Self {
             quick: Arc::new(ChildPool::new(children()?, QUICK)),
             descriptions: Arc::new(ChildPool::new(children()?, SLOW)),
-            files: Arc::new(ChildPool::new(children()?.lasting(FILE_TIME), FILES)),
+            files: Extraction { short: files()?, long: files()? },
         })
     }
 }

@@ -43,9 +43,6 @@ const FILES_OF_END_USER: usize = 4;
 /// Stored files of one message together.
 const MAX_BYTES: usize = 25 << 20;
 
-/// For reading a document that is no text; what takes longer is known by its name alone.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Memory of files that were fetched for messages until these are accepted, in all and of one account.
 const FETCHED: (usize, usize) = (128 << 20, 64 << 20);
 
@@ -152,7 +149,8 @@ impl FileFetcher {
 
     /// Reads the files of a message within 30 s, waiting for its turn included; those that no model reads are only
     /// looked at. What type of file each is, is known then (contract 00 §12). `FILE_NOT_FOUND`, `VALIDATION_ERROR` or
-    /// `URL_NOT_ALLOWED` when one cannot be read, `SERVICE_UNAVAILABLE` when files of other messages take all room.
+    /// `URL_NOT_ALLOWED` when one cannot be read, `SERVICE_UNAVAILABLE` when files of other messages take all room, or
+    /// time.
     pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
         let (tenant, user) = (owner.tenant_id.as_deref(), owner.subtenant_id.as_deref().unwrap_or_default());
         let end_user = tenant.map(|tenant| joined([account.as_str(), tenant, user]));
@@ -184,22 +182,22 @@ impl FileFetcher {
         let room = room.map(Arc::new);
         let mut stored = Vec::with_capacity(kept.len());
         for (i, media_type, bytes) in kept {
-            let content = self.content(account, &files[i].name, media_type, bytes).await;
+            let content = self.content(account, &files[i].name, media_type, bytes).await?;
             stored.push(StoredFile { position: position(i), content, _room: room.clone() });
         }
         Ok(stored)
     }
 
     /// A file with what it says: models read pictures and some of them PDF; of all other documents the text.
-    async fn content(&self, account: &AccountId, name: &str, media_type: String, bytes: Bytes) -> FileContent {
-        let read = tokio::time::timeout(READ_TIMEOUT, self.documents.text(account, name, bytes.clone()));
-        let text = if media_type.starts_with("text/") { None } else { read.await.ok().flatten() };
-        match text {
+    async fn content(&self, account: &AccountId, name: &str, media_type: String, bytes: Bytes) -> Result<FileContent> {
+        let is_text = media_type.starts_with("text/");
+        let text = if is_text { None } else { self.documents.text(account, name, &bytes).await? };
+        Ok(match text {
             Some(text) if media_type != "application/pdf" => {
                 FileContent { media_type: "text/markdown".to_owned(), bytes: text.into(), text: None }
             }
             text => FileContent { media_type, bytes, text },
-        }
+        })
     }
 
     /// A file of ours.

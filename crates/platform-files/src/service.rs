@@ -237,8 +237,9 @@ impl PgFileService {
                 break;
             }
         }
-        let settles = millis(SETTLES.min(interval));
-        let mut found = self.store.older("files", Timestamp(now.0 - settles)).try_chunks(BATCH);
+        let before = Timestamp(now.0 - millis(SETTLES.min(interval)));
+        self.store.remove_unfinished("files", before).await?;
+        let mut found = self.store.older("files", before).try_chunks(BATCH);
         let mut orphaned = 0;
         while let Some(keys) = found.try_next().await.map_err(|error| error.1)? {
             orphaned += self.remove_orphaned(keys).await?;

@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     ops::Range,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -179,6 +179,17 @@ impl Store {
             .map_ok(|object| object.location.into())
             .boxed()
     }
+
+    /// Removes what processes that were killed had half written below a prefix before a moment, which no list shows.
+    pub async fn remove_unfinished(&self, prefix: &str, before: Timestamp) -> Result<()> {
+        let Some(root) = &self.local else { return Ok(()) };
+        let dir = root.join(prefix);
+        run_blocking(move || match remove_unfinished(&dir, before) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unavailable(error)),
+            _ => Ok(()),
+        })
+        .await
+    }
 }
 
 fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, String> {
@@ -204,6 +215,24 @@ fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, Str
     let bucket = builder.build().map_err(|error| error.to_string())?;
     let prefix = config.url.path().trim_matches('/');
     if prefix.is_empty() { Ok(Arc::new(bucket)) } else { Ok(Arc::new(PrefixStore::new(bucket, prefix))) }
+}
+
+/// Bytes are written to a file that ends in `#` and a number, and then get their name.
+fn remove_unfinished(dir: &Path, before: Timestamp) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_unfinished = name
+            .to_string_lossy()
+            .rsplit_once('#')
+            .is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()));
+        if entry.file_type()?.is_dir() {
+            remove_unfinished(&path, before)?;
+        } else if is_unfinished && entry.metadata()?.mtime() < before.0 / 1000 {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Moves a file to its place; when this returns it is there after any crash.

@@ -1,10 +1,10 @@
 //! Files become Markdown, in child processes that can be killed.
 
-use std::{io::Read, path::Path, time::Duration};
+use std::{io::Read, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use platform_child::{ChildError, Work};
-use platform_core::{AccountId, Code, Error, Result, run_blocking};
+use platform_core::{AccountId, Code, Error, FairPermit, Result, run_blocking};
 use platform_files::{HEAD_BYTES, media_type};
 use platform_runtime::{ChildPool, no_answer};
 use serde::{Deserialize, Serialize};
@@ -18,20 +18,34 @@ use crate::{
     skill::unpack,
 };
 
-/// CPU time and memory of one file (contract 06 §2).
+/// CPU time and memory of one file (contract 06 §2); first each has this little time, which is enough for most.
 const CPU: Duration = Duration::from_secs(30);
+const SHORT_CPU: Duration = Duration::from_secs(3);
 const MEMORY: u64 = 256 << 20;
-/// A document waits so long for those of its account that came before it.
+/// A document waits so long for those that came before it; one of a message, for which somebody waits, so long.
 pub(crate) const MAX_WAIT: Duration = Duration::from_mins(2);
+const MAX_SHORT_WAIT: Duration = Duration::from_secs(20);
 const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 
 /// What the child processes of this crate do.
-pub const EXTRACTION_WORKS: [Work; 4] = [
-    Work { name: "pdf", run: |bytes| answer(pdf(bytes)), cpu: CPU, memory: MEMORY },
-    Work { name: "docx", run: |bytes| answer(docx(bytes)), cpu: CPU, memory: MEMORY },
-    Work { name: "html", run: |bytes| answer(html(bytes)), cpu: CPU, memory: MEMORY },
-    Work { name: "zip", run: unpack, cpu: CPU, memory: MEMORY },
+pub const EXTRACTION_WORKS: [Work; 7] = [
+    Work { name: "pdf", run: |bytes| answer(pdf(bytes)), cpu: SHORT_CPU, memory: MEMORY },
+    Work { name: "docx", run: |bytes| answer(docx(bytes)), cpu: SHORT_CPU, memory: MEMORY },
+    Work { name: "html", run: |bytes| answer(html(bytes)), cpu: SHORT_CPU, memory: MEMORY },
+    Work { name: "zip", run: unpack, cpu: SHORT_CPU, memory: MEMORY },
+    Work { name: "long-pdf", run: |bytes| answer(pdf(bytes)), cpu: CPU, memory: MEMORY },
+    Work { name: "long-docx", run: |bytes| answer(docx(bytes)), cpu: CPU, memory: MEMORY },
+    Work { name: "long-html", run: |bytes| answer(html(bytes)), cpu: CPU, memory: MEMORY },
 ];
+
+/// Where files are read. Those that take long have places of their own, so that no other waits for them.
+#[derive(Debug, Clone)]
+pub struct Extraction {
+    /// For three seconds of CPU time each.
+    pub short: Arc<ChildPool>,
+    /// For those that take longer.
+    pub long: Arc<ChildPool>,
+}
 
 /// The text of a file, or why it cannot be read.
 pub(crate) type Extracted = std::result::Result<String, IndexingError>;
@@ -111,26 +125,28 @@ pub(crate) fn type_of_text(name: &str, head: &[u8]) -> Option<&'static str> {
 
 /// The text of a file on this machine.
 pub(crate) async fn text_of(
-    children: &ChildPool,
+    extraction: &Extraction,
     account: &AccountId,
     path: &Path,
     file_type: &str,
 ) -> Result<Extracted> {
-    let path = path.to_owned();
-    let read = run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal));
-    text_of_bytes(children, account, read, file_type).await
+    let read = || {
+        let path = path.to_owned();
+        run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal))
+    };
+    text_of_bytes(extraction, account, read, file_type).await
 }
 
 /// The same of a file that `read` gives, which is asked when there is a place for it.
-pub(crate) async fn text_of_bytes(
-    children: &ChildPool,
+pub(crate) async fn text_of_bytes<R: Future<Output = Result<Bytes>>>(
+    extraction: &Extraction,
     account: &AccountId,
-    read: impl Future<Output = Result<Bytes>>,
+    read: impl Fn() -> R,
     file_type: &str,
 ) -> Result<Extracted> {
     // What takes no time waits for nothing that does.
     if matches!(file_type, "md" | "txt") {
-        let bytes = read.await?;
+        let bytes = read().await?;
         if bytes.len() > MAX_TEXT {
             return Ok(Err(too_large()));
         }
@@ -140,17 +156,44 @@ pub(crate) async fn text_of_bytes(
             _ => Err(unreadable("it is not text in UTF-8 or UTF-16")),
         });
     }
-    let full = |_| Error::unavailable("other documents of the account are still being read");
-    let place = timeout(MAX_WAIT, children.place(account)).await.map_err(full)?;
-    let bytes = read.await?;
-    Ok(match children.read::<Answer>(&place, file_type, &bytes).await {
+    let place = place(&extraction.short, account, MAX_WAIT).await?;
+    if let Some(text) = extracted(&extraction.short, &place, file_type, &read().await?).await? {
+        return Ok(text);
+    }
+    drop(place);
+    let place = self::place(&extraction.long, account, MAX_WAIT).await?;
+    let text = extracted(&extraction.long, &place, &format!("long-{file_type}"), &read().await?).await?;
+    Ok(text.unwrap_or_else(|| Err(unreadable(&ChildError::TooLong.to_string()))))
+}
+
+/// The text of a file that takes little time to read; none is there of one that takes more, or cannot be read.
+pub(crate) async fn short_text(
+    extraction: &Extraction,
+    account: &AccountId,
+    bytes: &Bytes,
+    file_type: &str,
+) -> Result<Option<String>> {
+    let place = place(&extraction.short, account, MAX_SHORT_WAIT).await?;
+    Ok(extracted(&extraction.short, &place, file_type, bytes).await?.and_then(Extracted::ok))
+}
+
+/// A place to read a file of an account, for which those before it are waited for.
+pub(crate) async fn place(children: &ChildPool, account: &AccountId, most: Duration) -> Result<FairPermit> {
+    let full = |_| Error::unavailable("other files are still being read; try again shortly").retry_after(10);
+    timeout(most, children.place(account)).await.map_err(full)
+}
+
+/// What a child reads; nothing when that takes longer than it may.
+async fn extracted(children: &ChildPool, place: &FairPermit, work: &str, bytes: &[u8]) -> Result<Option<Extracted>> {
+    Ok(Some(match children.read::<Answer>(place, work, bytes).await {
         Ok(Answer::Text(text)) => Ok(clean(&text)),
         Ok(Answer::TooLarge) => Err(too_large()),
         Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
-        Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
+        Err(ChildError::TooLong) => return Ok(None),
+        Err(error @ ChildError::TooLarge) => Err(unreadable(&error.to_string())),
         Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
         Err(ChildError::Failed(_)) => Err(unreadable(DAMAGED)),
-    })
+    }))
 }
 
 fn is_mark_of_utf_16(head: &[u8]) -> bool {

@@ -7,16 +7,16 @@ use bytes::Bytes;
 use platform_core::{Error, Result, sha256_hex};
 use platform_egress::Egress;
 use platform_files::{Content, FileService, HEAD_BYTES, NewFile, PgFileService, media_type, type_of};
-use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ChildPool, ToolResult};
+use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ToolResult};
 use serde_json::{Value, json};
 
-use crate::extract;
+use crate::extract::{self, Extraction};
 
 /// Characters of a file that a model gets at once.
 const MAX_READ: usize = 200_000;
 
 /// The group; `egress`: to files that are not ours; `extraction`: child processes that read files.
-pub fn file_tools(files: Arc<PgFileService>, egress: Egress, extraction: Arc<ChildPool>) -> BuiltInGroup {
+pub fn file_tools(files: Arc<PgFileService>, egress: Egress, extraction: Extraction) -> BuiltInGroup {
     let does: Arc<dyn BuiltInAction> = Arc::new(FileTools { files, egress, extraction });
     let create = BuiltInTool::new(
         "create_file",
@@ -48,7 +48,7 @@ pub fn file_tools(files: Arc<PgFileService>, egress: Egress, extraction: Arc<Chi
 struct FileTools {
     files: Arc<PgFileService>,
     egress: Egress,
-    extraction: Arc<ChildPool>,
+    extraction: Extraction,
 }
 
 #[async_trait]
@@ -71,7 +71,7 @@ impl FileTools {
         if let Some(token) = self.files.token_of(url) {
             let file = self.files.find_for(call.account, &call.scope.owner(), &token).await?;
             let head = self.files.bytes(call.account, &file, HEAD_BYTES as u64).await?;
-            let all = self.files.bytes(call.account, &file, u64::MAX);
+            let all = || self.files.bytes(call.account, &file, u64::MAX);
             return self.text_of(call, &file.name, &head, all).await;
         }
         let fetched = self.egress.of(call.account).get(url).await;
@@ -82,16 +82,16 @@ impl FileTools {
         }
         let name = url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
         let head = fetched.bytes.slice(..fetched.bytes.len().min(HEAD_BYTES));
-        self.text_of(call, name, &head, ready(Ok(fetched.bytes))).await
+        self.text_of(call, name, &head, || ready(Ok(fetched.bytes.clone()))).await
     }
 
     /// What a file says; `head`: its first bytes, `all`: all of them.
-    async fn text_of(
+    async fn text_of<R: Future<Output = Result<Bytes>>>(
         &self,
         call: &BuiltInCall<'_>,
         name: &str,
         head: &[u8],
-        all: impl Future<Output = Result<Bytes>> + Send,
+        all: impl Fn() -> R,
     ) -> Result<Value> {
         let media_type = media_type(name, "", head);
         let is_text = head.is_empty() || media_type.starts_with("text/") || std::str::from_utf8(head).is_ok();

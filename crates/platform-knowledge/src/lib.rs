@@ -50,7 +50,7 @@ pub use document::{
     ListedChunk, NewDocument, PgKnowledge, PlannedDeletion, Queued, Reindex, SourceFiles, Upload, UsedBy, UsedByAgent,
     UsedByAssistant, Version, VersionText,
 };
-pub use extract::EXTRACTION_WORKS;
+pub use extract::{EXTRACTION_WORKS, Extraction};
 pub use file_tools::file_tools;
 pub use folder::{Folder, FolderFilter, FolderService, FolderSettings};
 pub use graph::{Graph, GraphEdge, GraphNode};

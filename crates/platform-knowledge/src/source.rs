@@ -1,6 +1,6 @@
 //! What turns see of knowledge: tools that look into what is attached, and passages that come by themselves.
 
-use std::{future::ready, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -128,10 +128,12 @@ impl PgKnowledge {
 
 #[async_trait]
 impl DocumentReader for PgKnowledge {
-    async fn text(&self, account: &AccountId, name: &str, bytes: Bytes) -> Option<String> {
+    async fn text(&self, account: &AccountId, name: &str, bytes: &Bytes) -> Result<Option<String>> {
         let head = &bytes[..bytes.len().min(HEAD_BYTES)];
-        let kind = extract::type_of_text(name, head).filter(|kind| matches!(*kind, "pdf" | "docx"))?;
-        extract::text_of_bytes(&self.extraction, account, ready(Ok(bytes.clone())), kind).await.ok()?.ok()
+        match extract::type_of_text(name, head) {
+            Some(kind @ ("pdf" | "docx")) => extract::short_text(&self.extraction, account, bytes, kind).await,
+            _ => Ok(None),
+        }
     }
 }
 

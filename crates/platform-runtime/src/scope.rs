@@ -109,15 +109,16 @@ pub trait Recall: Send + Sync {
 /// Reads documents that are no plain text.
 #[async_trait]
 pub trait DocumentReader: Send + Sync {
-    /// What a PDF or Word document says; `None` when it is none, or cannot be read.
-    async fn text(&self, account: &AccountId, name: &str, bytes: Bytes) -> Option<String>;
+    /// What a PDF or Word document says; `None` when it is none, or cannot be read in little time.
+    /// `SERVICE_UNAVAILABLE` when too many others are being read.
+    async fn text(&self, account: &AccountId, name: &str, bytes: &Bytes) -> Result<Option<String>>;
 }
 
 /// Nothing is read.
 #[async_trait]
 impl DocumentReader for () {
-    async fn text(&self, _: &AccountId, _: &str, _: Bytes) -> Option<String> {
-        None
+    async fn text(&self, _: &AccountId, _: &str, _: &Bytes) -> Result<Option<String>> {
+        Ok(None)
     }
 }
 

@@ -281,6 +281,7 @@ impl PgEnvironments {
     /// Removes pieces that no snapshot names.
     pub async fn sweep_pieces(&self) -> Result<()> {
         let before = Timestamp(self.clock.now().0 - KEPT_MS);
+        self.store.remove_unfinished("snapshots", before).await?;
         let mut found = self.store.older("snapshots/", before);
         let mut old: Option<(AccountId, HashMap<String, String>)> = None;
         while let Some(key) = found.try_next().await? {

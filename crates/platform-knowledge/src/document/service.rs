@@ -7,7 +7,7 @@ use platform_core::{AccountId, Caller, Clock, Error, Id, Object, Page, Precondit
 use platform_db::{Bus, Conn, Db, Idempotency};
 use platform_files::{FileService, NewFile, PgFileService};
 use platform_jobs::Jobs;
-use platform_runtime::{Budget, Catalog, ChildPool};
+use platform_runtime::{Budget, Catalog};
 use serde_json::Value;
 use tracing::warn;
 
@@ -20,7 +20,7 @@ use super::{
     write::{self, BINARY, Making, Reread},
 };
 use crate::{
-    extract,
+    extract::{self, Extraction},
     folder::repository as folders,
     graph::{self, Graph},
     index,
@@ -113,7 +113,7 @@ pub struct PgKnowledge {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) files: Arc<PgFileService>,
     pub(crate) referrers: Referrers,
-    pub(crate) extraction: Arc<ChildPool>,
+    pub(crate) extraction: Extraction,
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) budget: Arc<dyn Budget>,
     pub(crate) vectors: Vectors,
@@ -135,7 +135,7 @@ pub struct KnowledgeNeeds {
     /// Whoever refers to documents.
     pub referrers: Referrers,
     /// Child processes that read files.
-    pub extraction: Arc<ChildPool>,
+    pub extraction: Extraction,
     /// What models there are.
     pub catalog: Arc<dyn Catalog>,
     /// Who lets them be asked.
@@ -562,7 +562,7 @@ impl PgKnowledge {
     async fn reread(&self, account: &AccountId, row: repository::DocumentRow) -> Result<Option<Reread>> {
         let Some(source) = row.source_file_id else { return Ok(None) };
         let file = self.files.get(account, &Id::named(&source)).await?;
-        let read = self.files.bytes(account, &file, u64::MAX);
+        let read = || self.files.bytes(account, &file, u64::MAX);
         let read = extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await?;
         let found = extract::at_most(read, self.limits.bytes);
         Ok(Some(Reread { found, hash: row.content_hash, unread: row.unread }))

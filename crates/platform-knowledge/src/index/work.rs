@@ -50,7 +50,7 @@ impl Work for IndexWork {
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let account = run.account();
         while !stop.is_cancelled() {
-            let due = first_due(self.0.db.read().await?.get(), &account).await?;
+            let due = first_due(self.0.db.read().await?.get(), &account, self.0.clock.now()).await?;
             match due {
                 Some((id, due)) if due <= self.0.clock.now() => self.index(run, &account, &id, stop).await?,
                 _ if self.rest(run, &account).await? => return Ok(()),
@@ -71,7 +71,7 @@ impl IndexWork {
             if !is_held_in(conn, run).await? {
                 return Ok(true);
             }
-            let due = first_due(conn, account).await?.map(|(_, due)| due);
+            let due = first_due(conn, account, now).await?.map(|(_, due)| due);
             if due.is_some_and(|due| due <= now) {
                 return Ok(false);
             }
@@ -94,6 +94,11 @@ impl IndexWork {
         let attempts = before.attempts + 1;
         if row.unread {
             // What is in its file may be readable now.
+            let parsing = Indexing { state: "parsing".to_owned(), started_timestamp_ms: Some(began), ..before.clone() };
+            let (due, indexed) = (row.due_ms.map(Timestamp), Indexed::default());
+            let mut conn = self.0.db.conn().await?;
+            repository::note_indexing(&mut conn, account, id, "pending", &parsing, due, indexed).await?;
+            drop(conn);
             match self.0.read_again(account, id).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
@@ -295,17 +300,23 @@ pub(crate) async fn publish_in(
     platform_events::publish_in(conn, vec![event], now).await
 }
 
-/// The document of an account that is due first.
-async fn first_due(conn: &Conn, account: &AccountId) -> Result<Option<(String, Timestamp)>> {
+/// The document of an account that is due first. Those whose file could not be read before wait for the others: reading
+/// it again may take long.
+async fn first_due(conn: &Conn, account: &AccountId, now: Timestamp) -> Result<Option<(String, Timestamp)>> {
     let mut conn = conn;
-    let first: Option<(String, Option<i64>)> = documents::table
-        .filter(documents::account_id.eq(account.as_str()).and(documents::due_ms.is_not_null()))
-        .order((documents::due_ms, documents::id))
-        .select((documents::id, documents::due_ms))
-        .first(&mut conn)
-        .await
-        .optional()?;
-    Ok(first.and_then(|(id, due)| Some((id, Timestamp(due?)))))
+    let due = || {
+        documents::table
+            .filter(documents::account_id.eq(account.as_str()).and(documents::due_ms.is_not_null()))
+            .order((documents::due_ms, documents::id))
+            .select((documents::id, documents::due_ms, documents::unread))
+    };
+    type First = (String, Option<i64>, bool);
+    let mut first: Option<First> = due().first(&mut conn).await.optional()?;
+    if first.as_ref().is_some_and(|(_, due, unread)| *unread && *due <= Some(now.0)) {
+        let read = due().filter(documents::due_ms.le(now.0).and(documents::unread.eq(false)));
+        first = read.first::<First>(&mut conn).await.optional()?.or(first);
+    }
+    Ok(first.and_then(|(id, due, _)| Some((id, Timestamp(due?)))))
 }
 
 #[derive(Serialize)]

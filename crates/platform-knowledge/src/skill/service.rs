@@ -18,8 +18,6 @@ use platform_db::{Conn, Idempotency};
 use platform_files::{Content, FileService, NewFile, StoredBytes};
 use platform_runtime::no_answer;
 
-use tokio::time::timeout;
-
 use super::{
     archive::{FileContent, MAX_BYTES, MAX_FILES, Unpacked, pack, placed},
     files,
@@ -33,7 +31,7 @@ use super::{
 use crate::{
     code,
     document::{BINARY, DocumentSettings, Making, PgKnowledge, create_in, repository as documents},
-    extract::MAX_WAIT,
+    extract::{self, MAX_WAIT},
     folder::{Folder, FolderRow, FolderSettings, repository as folders},
     tree,
 };
@@ -311,9 +309,8 @@ impl SkillService for PgKnowledge {
     ) -> Result<ImportedSkill> {
         let unpacked = match files {
             SkillFiles::Zip(archive) => {
-                let full = |_| Error::unavailable("other files of the account are still being read");
-                let place = timeout(MAX_WAIT, self.extraction.place(&caller.account)).await.map_err(full)?;
-                match self.extraction.read::<Unpacked>(&place, "zip", &archive).await {
+                let place = extract::place(&self.extraction.short, &caller.account, MAX_WAIT).await?;
+                match self.extraction.short.read::<Unpacked>(&place, "zip", &archive).await {
                     Ok(unpacked) => unpacked,
                     Err(error @ (ChildError::Busy | ChildError::NotStarted(_))) => return Err(no_answer(error)),
                     Err(error) => Unpacked::Refused(format!("the archive cannot be read: {error}")),
