@@ -158,11 +158,13 @@ async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run(
                     hook(&app, url, &headers.chain([(id, id_is)]).collect::<Vec<_>>(), &body).await.status
                 };
                 assert_eq!(send(&sample, "1", "another secret").await, StatusCode::UNAUTHORIZED, "{at}");
-                assert_eq!(send(&sample, "1", &secret).await, StatusCode::ACCEPTED, "{at}");
+                // Linear takes anything but 200 for a failure (its reference, How does a Webhook work).
+                let taken = if product == "linear" { StatusCode::OK } else { StatusCode::ACCEPTED };
+                assert_eq!(send(&sample, "1", &secret).await, taken, "{at}");
                 // What GitHub says when a webhook is made, and others say like it.
                 let mut ping = json!({"zen": "Keep it logically awesome.", "event_id": "2"});
                 ping["webhookTimestamp"] = now.into();
-                assert_eq!(send(&ping, "2", &secret).await, StatusCode::ACCEPTED, "{at}");
+                assert_eq!(send(&ping, "2", &secret).await, taken, "{at}");
                 (path, vec!["executed", "filtered"])
             };
             let all = outcomes(&app, &path, expected.len()).await;

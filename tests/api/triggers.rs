@@ -328,6 +328,12 @@ async fn an_account_is_sent_so_many_bytes_of_events_an_hour_whatever_becomes_of_
     assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_EVENTS"));
     let all = outcomes(&app, &path, 3).await;
     assert!(all.iter().all(|of| of["outcome"] == "disabled"), "{all:?}");
+    // What carries nothing is kept, too.
+    let mut taken = 0;
+    while hook(&app, &url, &[("webhook-id", &format!("small-{taken}"))], "").await.status == StatusCode::ACCEPTED {
+        taken += 1;
+    }
+    assert!((20..50).contains(&taken), "{taken}");
 }
 
 #[tokio::test]

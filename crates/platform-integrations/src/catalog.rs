@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use include_dir::{Dir, include_dir};
-use jsonschema::Validator;
+use jsonschema::{Validator, error::ValidationErrorKind};
 use platform_core::{Error, Result, sha256_hex};
 use platform_vault::Secret;
 use serde_json::Value;
@@ -52,7 +52,7 @@ impl ConnectorSource for Directory {
 
     fn packs(&self) -> Vec<(String, String)> {
         let read = |path: &Path| {
-            std::fs::read_to_string(path)
+            read_pack_file(path)
                 .inspect_err(
                     |error| warn!(file = %path.display(), %error, "A connector could not be read; it is left out."),
                 )
@@ -74,6 +74,18 @@ impl ConnectorSource for Directory {
             .filter_map(|path| Some((path.display().to_string(), read(&path)?)))
             .collect()
     }
+}
+
+/// Bytes of a pack.
+const MAX_PACK_FILE: u64 = 1 << 20;
+
+/// A file that is a pipe would be waited for without end.
+fn read_pack_file(path: &Path) -> std::io::Result<String> {
+    let about = std::fs::metadata(path)?;
+    if !about.is_file() || about.len() > MAX_PACK_FILE {
+        return Err(std::io::Error::other("a connector is a file of at most 1 MiB"));
+    }
+    std::fs::read_to_string(path)
 }
 
 /// An app that was read.
@@ -135,7 +147,13 @@ impl Connector {
     pub fn config_problems(&self, event: &PackEventType, config: &Value) -> Vec<(String, String)> {
         let Some((schema, _)) = self.schemas.get(&event.slug) else { return Vec::new() };
         let problem = |error: jsonschema::ValidationError<'_>| {
-            (error.instance_path().to_string().trim_start_matches('/').replace('/', "."), error.masked().to_string())
+            let path = error.instance_path().to_string().trim_start_matches('/').replace('/', ".");
+            let ways = match error.kind() {
+                ValidationErrorKind::AnyOf { context } => context.iter().filter_map(|way| way.first()).collect(),
+                _ => Vec::new(),
+            };
+            let ways: Vec<String> = ways.into_iter().map(|way| way.masked().to_string()).collect();
+            (path, if ways.is_empty() { error.masked().to_string() } else { ways.join(", or ") })
         };
         schema.iter_errors(config).take(10).map(problem).collect()
     }
@@ -266,6 +284,19 @@ mod tests {
         for product in ["github", "slack", "gmail", "google-drive", "notion", "linear"] {
             assert!(apps.get(product).expect("it is built in").pack.tools.len() >= 8, "{product}");
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_also_where_one_of_several_fields_is_enough() {
+        let apps = Connectors::load(None, |_| None);
+        let linear = apps.get("linear").expect("it is built in");
+        let event = linear.event_type("issue_created").expect("it is there");
+        let problems = linear.config_problems(event, &serde_json::json!({}));
+        let [(path, problem)] = problems.as_slice() else { panic!("{problems:?}") };
+        assert_eq!(path, "");
+        assert!(problem.contains("\"teamId\"") && problem.contains(", or \"allPublicTeams\""), "{problem}");
+        // A pipe would be waited for without end.
+        assert!(read_pack_file(Path::new("/dev/null")).is_err());
     }
 
     #[test]

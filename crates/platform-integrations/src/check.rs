@@ -362,6 +362,10 @@ impl Finder<'_> {
             let message = format!("handshake of `{slug}`: when is empty, so that nothing is one");
             self.say(&["eventTypes:", &mark, "handshake"], message);
         }
+        if !(200..300).contains(&event.accepted_status) {
+            let message = format!("acceptedStatus of `{slug}` must be 200 to 299");
+            self.say(&["eventTypes:", &mark, "acceptedStatus"], message);
+        }
         if let Some(rule) = &event.event_id
             && rule.header.is_some() == rule.path.is_some()
         {
@@ -525,6 +529,7 @@ eventTypes:
                 "toleranceSeconds must be at least 1",
             ),
             ("    config:", "    handshake: {when: {}, answer: x}\n    config:", 15, "nothing is one"),
+            ("    config:", "    acceptedStatus: 302\n    config:", 15, "200 to 299"),
             ("    config:", "    unsubscribe: {method: DELETE, endpoint: /hook}\n    config:", 15, "no subscribe"),
         ] {
             let text = GOOD.replace(good, wrong);

@@ -119,6 +119,8 @@ pub(crate) async fn revoke(egress: &Egress, scheme: &AuthScheme, client: Option<
     for basic in [false, true] {
         match post(egress, scheme, &url, client, form.clone(), basic).await {
             Ok(answer) if answer.status < 400 => return true,
+            // It may do so later (RFC 9110 §15.5.9, RFC 8470 §5.2, RFC 6585 §4).
+            Ok(answer) if matches!(answer.status, 408 | 425 | 429) => return false,
             // It does not know the token, or no longer.
             Ok(answer) if answer.status < 500 && basic => return true,
             Ok(answer) if answer.status < 500 => {}

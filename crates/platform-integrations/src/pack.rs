@@ -269,12 +269,19 @@ pub struct PackEventType {
     /// A question of the app that is answered, not an event.
     #[serde(default)]
     pub handshake: Option<Handshake>,
+    /// The status that tells the app that its event was taken, 200 to 299 (202): some take only one.
+    #[serde(default = "accepted")]
+    pub accepted_status: u16,
     /// How often the app is asked, at least 30.
     #[serde(default)]
     pub interval_seconds: Option<u32>,
     /// What it is asked.
     #[serde(default)]
     pub poll: Option<Poll>,
+}
+
+fn accepted() -> u16 {
+    202
 }
 
 fn any_object() -> Value {

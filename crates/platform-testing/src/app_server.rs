@@ -146,7 +146,7 @@ impl FakeApp {
         self.state.tokens.lock().expect("lock").refuses = false;
     }
 
-    /// So many times from now on `/revoke` answers 503.
+    /// So many times from now on `/revoke` answers 429.
     pub fn refuse_revocations(&self, times: u32) {
         self.state.tokens.lock().expect("lock").refuses_revocations = times;
     }
@@ -196,7 +196,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
                 return HttpResponse::Ok().finish();
             }
             tokens.refuses_revocations -= 1;
-            HttpResponse::ServiceUnavailable().finish()
+            HttpResponse::TooManyRequests().finish()
         }
         "hooks" if state.tokens.lock().expect("lock").refuses_hooks => HttpResponse::Forbidden().finish(),
         "hooks" if recorded.method == "POST" => {

@@ -35,6 +35,8 @@ use crate::{
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 /// A longer id is known by its hash.
 const MAX_ID: usize = 256;
+/// Bytes of the rows of an event, beside what it carries.
+const ROW_BYTES: usize = 2048;
 
 /// Headers of a request, as far as apps sign with them.
 pub trait RequestHeaders {
@@ -45,11 +47,12 @@ pub trait RequestHeaders {
 /// What the sender is answered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Received {
-    /// The event is stored.
-    Accepted,
+    /// The event is stored, which the app is told with this status.
+    Accepted(u16),
     /// It was a question; this is the answer.
     Answer(Object),
 }
+
 impl NewEvent {
     pub(crate) fn of(
         rules: &TriggerRules,
@@ -123,7 +126,7 @@ impl PgTriggers {
         event: NewEvent,
         once: Option<&Idempotency>,
     ) -> Result<Delivery> {
-        self.count_sent(account, event.payload.get().len())?;
+        self.count_sent(account, 1, event.payload.get().len())?;
         let mut conn = self.db.fair_conn(account).await?;
         let accepting = conn.transaction::<_, Error, _>(async |conn| {
             let accepted = repository::accept(conn, slice::from_ref(&event)).await?.pop();
@@ -153,7 +156,7 @@ impl PgTriggers {
         if let Some(rule) = &event.signature {
             self.verify(&account, &trigger, rule, headers, body, now).await?;
         }
-        self.count_sent(&account, body.len())?;
+        self.count_sent(&account, 1, body.len())?;
         let bytes = body.clone();
         let read = move || Ok(parse(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into()));
         let payload: Value = run_sized(body.len(), read).await?;
@@ -168,7 +171,7 @@ impl PgTriggers {
         let depth = headers.get("x-trigger-depth").map_or(0, |header| self.vault.depth_of(&account, header));
         let new = NewEvent { depth, ..NewEvent::of(&self.rules, &trigger, id, payload, now) };
         match self.accept(new).await? {
-            Some(_) => Ok(Received::Accepted),
+            Some(_) => Ok(Received::Accepted(event.accepted_status)),
             None => Err(crate::service::no_address()),
         }
     }
@@ -182,9 +185,9 @@ impl PgTriggers {
         Err(Error::new(code::TOO_MANY_EVENTS, message).retry_after(30))
     }
 
-    /// Refuses more than an account keeps in good time, whatever becomes of it.
-    pub(crate) fn count_sent(&self, account: &AccountId, bytes: usize) -> Result<()> {
-        let most = self.rules.bytes_an_hour;
+    /// Refuses more than an account keeps in good time, whatever becomes of it: what events carry, and their rows.
+    pub(crate) fn count_sent(&self, account: &AccountId, events: usize, bytes: usize) -> Result<()> {
+        let (most, bytes) = (self.rules.bytes_an_hour, bytes.saturating_add(events * ROW_BYTES));
         let sent = self.sent.get_with_by_ref(account, Arc::default);
         if most == 0 || sent.fetch_add(bytes, Ordering::Relaxed) + bytes <= most {
             return Ok(());

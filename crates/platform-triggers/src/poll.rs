@@ -71,10 +71,10 @@ impl Work for PollWork {
         // The first says where the list stands, and brings no events.
         let polled = polled.and_then(|found| {
             let items = found.iter().filter(|_| trigger.row.cursor.is_some()).flat_map(|found| &found.items);
-            triggers.count_sent(
-                &account,
-                items.map(|(_, item)| json_length(item, usize::MAX).unwrap_or(usize::MAX)).sum(),
-            )?;
+            let (events, bytes) = items.fold((0, 0_usize), |(events, bytes), (_, item)| {
+                (events + 1, bytes.saturating_add(json_length(item, usize::MAX).unwrap_or(usize::MAX)))
+            });
+            triggers.count_sent(&account, events, bytes)?;
             Ok(found)
         });
         triggers.store_polled(run, &trigger, polled, wait).await

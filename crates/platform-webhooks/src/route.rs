@@ -22,8 +22,8 @@ const MAX_TAKEN: i64 = 200;
 /// Deliveries, and bytes of them, that are stored at once.
 const MAX_STORED: usize = 500;
 const MAX_STORED_BYTES: usize = 8 << 20;
-/// Of the hash of a host: 256 lanes.
-const LANE_DIGITS: usize = 2;
+/// Of the hash of a host: 4,096 lanes.
+const LANE_DIGITS: usize = 3;
 /// Bytes of a message; what was said is left out of one that would be longer.
 const MAX_BODY: usize = 256 << 10;
 

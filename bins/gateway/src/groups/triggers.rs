@@ -84,7 +84,7 @@ impl RequestHeaders for Headers<'_> {
 
 async fn receive(triggers: Arc<PgTriggers>, request: Request) -> Result<Answer> {
     match triggers.receive(request.path("token"), &Headers(&request.headers), &request.body).await? {
-        Received::Accepted => Answer::json(202, &json!({"accepted": true})),
+        Received::Accepted(status) => Answer::json(status, &json!({"accepted": true})),
         Received::Answer(answer) => Answer::ok(&answer),
     }
 }
