@@ -12,6 +12,7 @@ use crate::{
     support::{PROGRAM, UNBOUNDED, other_account, text, tool, user},
 };
 
+mod names;
 mod upstream;
 
 pub const MODERN: &str = "2026-07-28";
@@ -749,33 +750,4 @@ async fn a_deletion_that_was_cut_off_is_finished_by_the_next() {
     assert_eq!(app.delete(&format!("/api-keys/{}", text(&gone["_id"]))).await.status, StatusCode::NOT_FOUND);
     let left = app.get("/mcp-gateway/grants").await.body;
     assert_eq!((&left["total"], &left["items"][0]["subject"]), (&json!(1), &kept["_id"]), "{left}");
-}
-
-#[tokio::test]
-async fn what_was_denied_under_one_name_is_denied_under_another_and_goes_with_its_subject() {
-    let (app, mcp) = (app().await, FakeMcpServer::start());
-    mcp.set_tools(&["wipe", "look at/it"]);
-    let server = exposed(&app, "s", &mcp, json!({})).await;
-    // Whatever its name, the only one that somebody was granted is the one without a name in the address.
-    let made = profile(&app, json!({"name": "only", "servers": [{"toolServerId": server}]})).await;
-    profile(&app, json!({"name": "default", "visibility": "public"})).await;
-    let grant = json!({"profileId": made["_id"], "subjectType": "tenant", "subject": "acme", "toolPolicy": "deny",
-        "tools": ["s__wipe"]});
-    assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
-    let session = app.post("/tenant-sessions", json!({"tenantId": "acme"})).await;
-    let token = text(&session.body["token"]);
-    let seen = listed(&app, &token, "").await;
-    let odd = seen.first().expect("one").clone();
-    assert!(seen.len() == 1 && odd.starts_with("s__look_at_it_"), "a name that clients take: {seen:?}");
-    assert!(called(&app, &token, "", &odd, json!({})).await.body["result"]["content"].is_array());
-    let path = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
-    let alias = json!({"tools": [{"name": "s__wipe", "alias": "wipe", "description": "Wipes"}]});
-    assert_eq!(app.send(app.request(Method::PUT, &path).json(&alias)).await.status, StatusCode::OK);
-    assert_eq!(listed(&app, &token, "").await.len(), 1);
-    let bare = json!({"tools": [{"name": "wipe", "alias": null, "description": null}]});
-    let shown = app.send(app.request(Method::PUT, &path).json(&bare)).await.body;
-    assert!(shown.as_array().expect("tools").iter().all(|tool| tool.get("alias").is_none()), "{shown}");
-    assert!(!shown.to_string().contains("Wipes"), "{shown}");
-    app.delete("/tenants/acme").await;
-    assert_eq!(app.get("/mcp-gateway/grants").await.body["total"], 0, "nobody inherits what a tenant was granted");
 }

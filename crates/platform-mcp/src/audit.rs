@@ -41,6 +41,8 @@ const SECRETS: [&str; 11] = [
 ];
 /// What may name the `value` beside it, as in lists of headers.
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
+/// What is shorter after `Basic` may be any word, in bytes.
+const MIN_WRITTEN_OUT: usize = 8;
 /// Of a call's secrets so many bytes are looked for elsewhere in it.
 const MAX_SECRETS: usize = 8_192;
 /// Payloads that are longer are read for secrets beside the threads that serve others, in bytes.
@@ -206,9 +208,32 @@ fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
             let inner = inner.map(|inner| masked(&inner, false, secrets).to_string());
             inner.ok().filter(|_| secrets.len() > known).unwrap_or_else(|| text.clone()).into()
         }
+        Value::String(text) => {
+            note_written_out(text, secrets);
+            text.clone().into()
+        }
         Value::Number(_) if is_secret => MASK.into(),
         other => other.clone(),
     }
+}
+
+/// Adds to the secrets what a text shows as one: after `Bearer` or `Basic`, and in an address as password or as the
+/// value of a parameter with the name of a secret.
+fn note_written_out(text: &str, secrets: &mut Vec<String>) {
+    let (quotes, mut is_after_scheme) = (['"', '\'', ',', ';', ')', '`'], false);
+    for word in text.split_whitespace().map(|word| word.trim_matches(quotes)) {
+        if is_after_scheme && word.len() >= MIN_WRITTEN_OUT {
+            secrets.push(word.to_owned());
+        }
+        is_after_scheme = ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
+        let Some((_, address)) = word.split_once("://") else { continue };
+        let (authority, rest) = address.split_at(address.find(['/', '?', '#']).unwrap_or(address.len()));
+        let password = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
+        let parameters = rest.split(['?', '&', '#']).filter_map(|parameter| parameter.split_once('='));
+        let named = parameters.filter(|(name, _)| is_name_of_secret(name, false));
+        secrets.extend(password.into_iter().chain(named).map(|(_, secret)| secret.to_owned()));
+    }
+    secrets.retain(|secret| !secret.is_empty());
 }
 
 /// Whether a name is that of a secret, or of several; a number of tokens is none.
@@ -239,6 +264,12 @@ mod tests {
             !result.contains("canary") && !result.contains("Y2FuYXJ5") && result.contains("and [1, 2]"),
             "{result}"
         );
+        let written =
+            "curl -H 'Authorization: Bearer canary-6' \"https://me:canary-7@a.example/x?q=y&access_token=canary-8\"";
+        let [written, echo] =
+            kept(&[json!({"command": written}), json!("canary-6, canary-7, canary-8 of a basic kind")], None);
+        assert!(!written.contains("canary") && written.contains("a.example/x?q=y"), "{written}");
+        assert!(!echo.contains("canary") && echo.contains("of a basic"), "{echo}");
         assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null], None)[0].len() <= MAX_PAYLOAD + 4);
     }
 }

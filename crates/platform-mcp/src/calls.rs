@@ -31,6 +31,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(250);
 const MAX_BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 /// An approval is good for so long.
 const APPROVAL_MS: i64 = 600_000;
+/// Characters of the arguments that whoever approves is shown.
+const MAX_SHOWN: usize = 8_000;
 const APPROVAL: &str = "approval";
 const APPROVED: &str = "approved";
 /// Of a tool's name so many characters are noted.
@@ -301,7 +303,7 @@ impl Calling {
             Ok(decides) => decides,
             Err(error) => return Some(self.refused(error.code().as_str(), error.message()).await),
         };
-        let asks = decides && message.is_modern && message.can("elicitation");
+        let asks = decides && message.is_modern && message.can_ask_by_form();
         let (digest, now) = (self.digest(), self.gateway.clock.now().0);
         let is_signed = |purpose: &str, until: &str, signed: &str| {
             self.gateway.vault.has_signed(purpose, &format!("{digest}.{until}"), signed)
@@ -353,7 +355,11 @@ impl Calling {
         let signed = self.gateway.vault.sign(APPROVAL, &format!("{digest}.{until}"));
         let schema = json!({"type": "object", "required": ["approved"],
             "properties": {"approved": {"type": "boolean", "title": "Approve", "description": "Run the tool"}}});
-        let shown: String = Value::Object(self.arguments.clone()).to_string().chars().take(1000).collect();
+        let all = Value::Object(self.arguments.clone()).to_string();
+        let shown = match all.char_indices().nth(MAX_SHOWN) {
+            None => all,
+            Some((end, _)) => format!("{}… ({} bytes more are not shown)", &all[..end], all.len() - end),
+        };
         let asked = json!({"method": "elicitation/create", "params": {
             "mode": "form", "message": format!("Run `{}` with {shown}?", self.name), "requestedSchema": schema}});
         Some(json!({"resultType": "input_required", "inputRequests": {APPROVAL: asked},

@@ -28,6 +28,7 @@ mod grants;
 mod model;
 mod profiles;
 mod protocol;
+mod rename;
 mod repository;
 mod schema;
 mod search;

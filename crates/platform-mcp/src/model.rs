@@ -611,6 +611,8 @@ pub struct PreviewOf {
     /// A user.
     #[serde(rename = "userUID")]
     pub user_uid: Option<String>,
+    /// What else the user's token says, `name=value`, several joined by commas.
+    pub claims: Option<String>,
     /// An API key, by id.
     pub key_id: Option<String>,
     /// A tenant.
@@ -620,6 +622,14 @@ pub struct PreviewOf {
 }
 
 impl PreviewOf {
+    /// Names and values of what else a token says.
+    pub fn claims(&self) -> Result<Vec<(String, String)>> {
+        let pair = |claim: &str| claim.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let pairs = self.claims.iter().flat_map(|claims| claims.split(',')).filter(|claim| !claim.is_empty()).map(pair);
+        let wrong = || Error::invalid("claims", "format", "claims: name=value, several joined by commas");
+        pairs.collect::<Option<_>>().ok_or_else(wrong)
+    }
+
     /// The slug of the profile; refuses who names nobody, or more than one.
     pub fn check(&self) -> Result<&str> {
         let Some(profile) = self.profile.as_deref().filter(|slug| !slug.is_empty()) else {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::{
     code,
     model::{MAX_NAMES, Profile, ProfilePage, ProfileSettings, ProfileTool, ToolOverride, ToolSwitch},
+    rename::Renames,
     repository::{self, ProfileRow, Seen},
     service::{PgMcpGateway, not_found},
     surface::{digest, is_unseen_before},
@@ -160,6 +161,9 @@ impl PgMcpGateway {
             settings.check()?;
             settings.slug = Some(settings.slug.unwrap_or_else(|| before.slug.clone()));
             self.settle(account, &mut settings, &mut seen).await?;
+            let was = before.settings()?;
+            let renames = Renames::new(&was, &settings, &seen);
+            renames.overrides(&mut settings.tool_overrides);
             let row = ProfileRow {
                 slug: settings.slug.clone().unwrap_or_default(),
                 settings: serde_json::to_value(&settings).map_err(Error::internal)?,
@@ -173,17 +177,22 @@ impl PgMcpGateway {
                 hold_in(conn, account, &servers_of(&settings)).await?;
                 let now = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
                 if now.edited_ms != before.edited_ms {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 if repository::slug_is_taken(conn, account, &row.slug, id).await? {
                     return Err(taken(&row.slug));
                 }
                 use_in(conn, account, (MCP_PROFILE, id), TOOL_SERVER, &servers_of(&settings)).await?;
-                repository::update_profile(conn, account, &row).await.map(|()| true)
+                repository::update_profile(conn, account, &row).await?;
+                let rename = |name: &str| renames.name(name, &settings.tool_overrides);
+                repository::rename_tools(conn, account, id, rename).await.map(Some)
             });
-            let is_stored = storing.await?;
+            let has_renamed = storing.await?;
             drop(conn);
-            if is_stored {
+            if let Some(has_renamed) = has_renamed {
+                if has_renamed {
+                    self.switches.changed("").await?;
+                }
                 self.changed(account).await?;
                 return row.shown();
             }

@@ -115,9 +115,10 @@ impl Message {
         self.params.get(name)?.as_str()
     }
 
-    /// Whether the client can do something, such as `elicitation`.
-    pub fn can(&self, capability: &str) -> bool {
-        self.capabilities.get(capability).is_some_and(Value::is_object)
+    /// Whether the client shows forms: one that says nothing of what it shows does (MCP, elicitation).
+    pub fn can_ask_by_form(&self) -> bool {
+        let shows = self.capabilities["elicitation"].as_object();
+        shows.is_some_and(|modes| modes.contains_key("form") || !modes.contains_key("url"))
     }
 
     /// Refuses a call whose headers say something else of its arguments than it does (SEP-2243).

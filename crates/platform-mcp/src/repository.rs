@@ -1,9 +1,9 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use diesel::{
     dsl::{count_star, sql},
     prelude::*,
-    sql_types::{BigInt, Bool},
+    sql_types::{Array, BigInt, Bool, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
@@ -240,6 +240,36 @@ pub(crate) async fn set_switches(
         .execute(conn)
         .await?;
     Ok(())
+}
+
+/// Has the grants of a profile, and what its callers switched off, name tools as they are called now; whether any did not.
+pub(crate) async fn rename_tools(
+    conn: &mut Conn,
+    account: &AccountId,
+    profile: &str,
+    rename: impl Fn(&str) -> String,
+) -> Result<bool> {
+    let of = mcp_grants::account_id.eq(account.as_str()).and(mcp_grants::profile_id.eq(profile));
+    let granted = mcp_grants::table.filter(of).select(mcp_grants::tools).load::<Vec<String>>(conn).await?;
+    let of = mcp_switches::account_id.eq(account.as_str()).and(mcp_switches::profile_id.eq(profile));
+    let switched = mcp_switches::table.filter(of).select(mcp_switches::disabled).load::<Vec<String>>(conn).await?;
+    let named: HashSet<String> = granted.into_iter().chain(switched).flatten().collect();
+    let renamed = named.into_iter().map(|was| (rename(&was), was)).filter(|(now, was)| now != was);
+    let (now, was): (Vec<String>, Vec<String>) = renamed.unzip();
+    if was.is_empty() {
+        return Ok(false);
+    }
+    for (table, column) in [("mcp_grants", "tools"), ("mcp_switches", "disabled")] {
+        let sql = format!(
+            "UPDATE {table} SET {column} = ARRAY(SELECT coalesce(renamed.now, name) \
+                FROM unnest({column}) WITH ORDINALITY AS named (name, place) \
+                LEFT JOIN unnest($3, $4) AS renamed (was, now) ON renamed.was = name ORDER BY place) \
+            WHERE account_id = $1 AND profile_id = $2 AND {column} && $3"
+        );
+        let renaming = diesel::sql_query(sql).bind::<Text, _>(account.as_str()).bind::<Text, _>(profile);
+        renaming.bind::<Array<Text>, _>(&was).bind::<Array<Text>, _>(&now).execute(conn).await?;
+    }
+    Ok(true)
 }
 
 #[derive(Debug, Clone, Queryable, Selectable, Serialize)]

@@ -62,8 +62,10 @@ const SHORT: usize = 16 << 10;
 const MAX_TOOL: usize = 65_536;
 /// Pages of a list of tools.
 const MAX_PAGES: usize = 200;
-/// Memory of a compiled pattern.
+/// Memory of a compiled pattern; bytes of one, and of all in a list: compiling takes much more than they are.
 const MAX_PATTERN: usize = 256 << 10;
+const MAX_PATTERN_BYTES: usize = 512;
+const MAX_PATTERNS_BYTES: usize = 8 << 10;
 
 /// The server whose tools may have changed.
 pub(crate) type Changed = (AccountId, String);
@@ -233,9 +235,9 @@ impl McpClients {
         let tools = tools.into_iter().filter(|tool| can_be_called(tool)).take(count).take_while(fits);
         let (tools, redactor): (Vec<_>, _) = (tools.collect(), connection.redactor.clone());
         let defined = run_blocking(move || {
-            let mut left = MAX_MEMORY;
+            let (mut left, mut of_patterns) = (MAX_MEMORY, MAX_PATTERNS_BYTES);
             let fits = |tool: &ToolDefinition| left.checked_sub(tool.heap_bytes()).map(|rest| left = rest).is_some();
-            Ok(tools.into_iter().map(|tool| definition(tool, &redactor)).filter(fits).collect())
+            Ok(tools.into_iter().map(|tool| definition(tool, &redactor, &mut of_patterns)).filter(fits).collect())
         });
         defined.await.map_err(|error| Failure::new("UPSTREAM_ERROR", error.message()))
     }
@@ -681,42 +683,49 @@ fn as_json(answer: impl Serialize) -> Result<Value, Failure> {
 }
 
 /// Whether clients can hold results against it: one list with any other makes many of them refuse all of it.
-fn is_output_schema(schema: &Value) -> bool {
+/// `of_patterns`: bytes that its patterns may have.
+fn is_output_schema(schema: &Value, of_patterns: &mut usize) -> bool {
     let is_known = |draft: &Value| draft.as_str().is_some_and(|draft| draft.contains("json-schema.org/"));
     let mut plain = schema.clone();
     let draft = plain.as_object_mut().and_then(|fields| fields.remove("$schema"));
     schema["type"] == "object"
         && draft.as_ref().is_none_or(is_known)
         && jsonschema::draft202012::meta::is_valid(&plain)
-        && is_whole(schema, schema)
+        && is_whole(schema, schema, of_patterns)
+}
+
+fn is_pattern(text: &str, of_patterns: &mut usize) -> bool {
+    let Some(rest) = of_patterns.checked_sub(text.len()).filter(|_| text.len() <= MAX_PATTERN_BYTES) else {
+        return false;
+    };
+    *of_patterns = rest;
+    let patterns = PatternOptions::fancy_regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+    jsonschema::options().with_pattern_options(patterns).build(&json!({"pattern": text})).is_ok()
 }
 
 /// Whether all that a schema refers to is a part of it, by where it stands, and its patterns are some.
-fn is_whole(part: &Value, whole: &Value) -> bool {
-    let is_pattern = |value: &Value| {
-        let patterns = PatternOptions::fancy_regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
-        jsonschema::options().with_pattern_options(patterns).build(&json!({"pattern": value})).is_ok()
-    };
+fn is_whole(part: &Value, whole: &Value, of_patterns: &mut usize) -> bool {
     match part {
         Value::Object(fields) => fields.iter().all(|(name, value)| match (name.as_str(), value) {
             ("$ref", Value::String(reference)) => {
                 reference.strip_prefix('#').is_some_and(|pointer| whole.pointer(pointer).is_some())
             }
-            ("pattern", Value::String(_)) => is_pattern(value),
-            _ => is_whole(value, whole),
+            ("pattern", Value::String(pattern)) => is_pattern(pattern, of_patterns),
+            _ => is_whole(value, whole, of_patterns),
         }),
-        Value::Array(parts) => parts.iter().all(|part| is_whole(part, whole)),
+        Value::Array(parts) => parts.iter().all(|part| is_whole(part, whole, of_patterns)),
         _ => true,
     }
 }
 
 /// A tool of an MCP server as a definition, without secrets that it echoes.
-fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
+fn definition(tool: rmcp::model::Tool, redactor: &Redactor, of_patterns: &mut usize) -> ToolDefinition {
     let annotations = tool.annotations.as_ref().and_then(|hints| serde_json::to_value(hints).ok());
     let annotations = annotations.map(|hints| without_nul(redactor.value(hints)));
     let annotations = annotations.and_then(|hints| hints.as_object().cloned());
     let output_schema = tool.output_schema.map(|schema| without_nul(redactor.value(Value::Object((*schema).clone()))));
-    let output_schema = output_schema.filter(is_output_schema).and_then(|schema| schema.as_object().cloned());
+    let output_schema = output_schema.filter(|schema| is_output_schema(schema, of_patterns));
+    let output_schema = output_schema.and_then(|schema| schema.as_object().cloned());
     let hint = |name: &str| annotations.as_ref().is_some_and(|hints| hints.get(name) == Some(&Value::Bool(true)));
     let mut parameters = without_nul(redactor.value(Value::Object(tool.input_schema.as_ref().clone())));
     if parameters["type"] != "object" {

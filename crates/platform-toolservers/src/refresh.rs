@@ -50,6 +50,7 @@ impl PgToolServerService {
         let is_refused = |fetched: &Result<_, Failure>| {
             fetched.as_ref().is_err_and(|failure| wants_callers(&server.settings, failure))
         };
+        let began = self.clock.now();
         let mut fetched = fetch(&UpstreamCredentials::Own).await;
         if let Some(with) = with.filter(|_| is_refused(&fetched)) {
             fetched = fetch(with).await;
@@ -58,13 +59,16 @@ impl PgToolServerService {
             return Ok((self.get(account, &Id::named(id)).await?, None));
         }
         let failure = fetched.as_ref().err().cloned();
-        let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let shown = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            if row.refreshed_ms.is_some_and(|last| last > began.0) {
+                // Whoever began later knows better, also when they were quicker.
+                return Ok((row.shown(), false));
+            }
             let before = row.settings()?.tool_definitions;
             let health = row.health.clone();
-            let changed = note_tools(&mut row, fetched, &before, now)?;
+            let changed = note_tools(&mut row, fetched, &before, began)?;
             if changed {
                 row.version += 1;
             }

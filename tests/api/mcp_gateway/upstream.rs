@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{app, app_on, called, exposed, listed, modern, names, profile, rpc, set, wrong};
-use crate::support::{eventually, text, tool};
+use crate::support::{eventually, peak_memory, text, tool};
 
 #[tokio::test]
 async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers() {
@@ -236,8 +236,11 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
         output("draft", json!({"$schema": "https://acme.example/draft", "type": "object"})),
         output("dangling", json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}})),
         output("pattern", json!({"type": "object", "properties": {"a": {"pattern": "("}}})), output("page", good.clone()),
+        output("letters", json!({"type": "object", "properties": {"a": {"pattern": format!("(?i){}", "\\pL".repeat(8000))}}})),
     ]));
+    let before = peak_memory(&app);
     assert_eq!(app.post(&refresh, json!({})).await.body["health"], "ok");
+    assert!(peak_memory(&app) < before + 100, "{before} MiB, then {}", peak_memory(&app));
     let list = rpc(&app, &key, "", "tools/list", json!({})).await.body["result"]["tools"].clone();
     let find = |name: &str| {
         let tools = list.as_array().expect("tools").iter();
@@ -248,7 +251,7 @@ async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody
     assert_eq!(find("odd")["annotations"]["readOnlyHint"], true);
     let empty = json!({"type": "object", "properties": {}, "required": []});
     assert_eq!((&find("text")["inputSchema"], &find("lists")["inputSchema"]), (&empty, &empty), "{list}");
-    for name in ["array", "unknown", "draft", "dangling", "pattern"] {
+    for name in ["array", "unknown", "draft", "dangling", "pattern", "letters"] {
         assert_eq!(find(name).get("outputSchema"), None, "{name}");
     }
     assert_eq!(find("page")["outputSchema"], good);

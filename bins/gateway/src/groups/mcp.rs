@@ -133,8 +133,8 @@ fn context(request: &Request) -> Result<McpContext> {
             return Err(Error::new(Code::BAD_REQUEST, format!("The header {name} is there twice, with two values.")));
         }
     }
-    let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let text =
+        |name: &str| request.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let params = request.headers.iter().filter_map(|(name, value)| {
         let name = name.as_str().strip_prefix(PARAM_HEADER)?;
         Some((name.to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
@@ -145,7 +145,7 @@ fn context(request: &Request) -> Result<McpContext> {
         headers: McpHeaders {
             version: text("mcp-protocol-version"),
             method: text("mcp-method"),
-            name,
+            name: text("mcp-name"),
             params: params.collect(),
         },
         call_id: request.once.as_ref().map(|once| ToolCall::id_of(&format!("{} {}", once.scope, once.body_hash))),
@@ -284,7 +284,10 @@ async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
         PreviewOf { key_id: Some(key), .. } => {
             (services.keys.key_caller(request.caller()?, &Id::named(key)).await?, Vec::new())
         }
-        PreviewOf { user_uid: Some(user), .. } => by_token(&*services.users, account, user).await?,
+        PreviewOf { user_uid: Some(user), .. } => {
+            let (caller, claims) = by_token(&*services.users, account, user).await?;
+            (caller, claims.into_iter().chain(of.claims()?).collect())
+        }
         PreviewOf { tenant_id, subtenant_id, .. } => {
             let session = Session {
                 id: PREVIEW.to_owned(),
