@@ -38,7 +38,7 @@ await step("the link of the first start logs in, and no token is stored", async 
   const files = ["/", "/console/console.js", "/console/console.css"].map((path) => fetch(url + path, { headers: { Accept: "text/html" } }));
   const size = (await Promise.all(files)).reduce((sum, file) => sum + Number(file.headers.get("content-length")), 0);
   console.log(`  first paint after ${Math.round(first)} ms, interactive after ${Math.round(interactive)} ms; ${Math.round(size / 1024)} KiB in all`);
-  assert.ok(interactive < 3000);
+  assert.ok(interactive < 1500, `interactive after ${interactive} ms`);
   assert.ok(size > 10_000 && size < 250 * 1024);
 });
 
@@ -102,7 +102,7 @@ await step("five hundred words a second are shown without a dropped frame that a
     const frame = (now) => (window.gaps.push(now - last), (last = now), requestAnimationFrame(frame));
     requestAnimationFrame(frame);
   });
-  await page.getByLabel("Message").fill("/delay 2ms\n/tokens 1000");
+  await page.getByLabel("Message").fill("/delay 1ms\n/tokens 1000");
   await page.getByLabel("Message").press("Enter");
   await page.waitForSelector(".message.assistant:has-text('word1000') .about");
   const gaps = await page.evaluate(() => window.gaps.sort((a, b) => a - b));
@@ -294,6 +294,35 @@ await step("a session ends, a member comes and goes", async () => {
   await field("User UID").fill(userUID);
   await field("Role").selectOption("viewer");
   await page.locator("dialog").getByRole("button", { name: "Add a member" }).click();
+
+  // Who reads in a project is offered nothing that changes what is in it, and a key of the project nothing of its owner's.
+  const agent = await api("POST", "/agents", { name: "Of Beta", projectId: project._id });
+  const viewer = await open();
+  await viewer.goto(url);
+  await viewer.getByRole("button", { name: "Log in", exact: true }).click();
+  await viewer.fill("#email", "bo@example.com");
+  await viewer.fill("[name=password]", "correct horse battery");
+  await viewer.locator("[name=password]").press("Enter");
+  await viewer.waitForSelector("nav");
+  const tabs = (page) => page.getByRole("tab").allTextContents();
+  const offered = (page) => page.locator("main header button").allTextContents();
+  await to(viewer, `#/agents/${agent._id}`);
+  await viewer.waitForSelector("text=Of Beta");
+  assert.deepEqual(await offered(viewer), []);
+  assert.ok(!(await tabs(viewer)).includes("Settings"));
+  await to(viewer, `#/projects/${project._id}`);
+  await viewer.waitForSelector("[role=tab]");
+  assert.deepEqual(await offered(viewer), []);
+  assert.ok(!(await tabs(viewer)).includes("Settings"));
+  const edits = await open();
+  await withKey(edits, (await api("POST", "/api-keys", { name: "Edits", projectIds: [project._id] })).key);
+  await to(edits, `#/projects/${project._id}`);
+  await edits.waitForSelector("[role=tab]");
+  assert.deepEqual(await offered(edits), []);
+  await to(edits, `#/agents/${agent._id}`);
+  await edits.waitForSelector("[role=tab]:has-text('Settings')");
+  assert.deepEqual(await offered(edits), ["Archive", "Delete"]);
+
   await page.locator(".rows .tr:has-text('bo@example.com')").getByRole("button", { name: "Remove" }).click();
   await press("Yes");
   await page.waitForSelector(".rows .tr:has-text('bo@example.com')", { state: "detached" });
@@ -573,6 +602,24 @@ await step("a list of a million chats is scrolled to its end", async () => {
   await rows.evaluate((rows) => (rows.scrollTop = rows.scrollHeight));
   await page.waitForSelector("text=Chat 999999");
   assert.ok((await page.locator(".rows .tr").count()) < 100, "only rows in sight exist");
+  // Whoever goes on from there page by page, or with the wheel, misses no row.
+  const inSight = () => rows.evaluate((rows) => {
+    const { top, bottom } = rows.getBoundingClientRect();
+    const of = (row) => row.getBoundingClientRect();
+    return [...rows.querySelectorAll(".tr")].filter((row) => of(row).top >= top - 1 && of(row).bottom <= bottom + 1).map((row) => Number(row.getAttribute("aria-rowindex")) - 2).sort((a, b) => a - b);
+  });
+  await rows.evaluate((rows) => (rows.scrollTop = rows.scrollHeight / 2));
+  await until("the middle is in sight", async () => (await inSight())[0] < 600_000);
+  for (const by of [1, 0.9, -1]) {
+    const before = await inSight();
+    await rows.evaluate((rows, by) => rows.scrollBy({ top: by * (rows.clientHeight - 41), behavior: "instant" }), by);
+    await until("it was scrolled", async () => (await inSight())[0] !== before[0]);
+    const after = await inSight();
+    const [first, second] = by > 0 ? [before, after] : [after, before];
+    assert.ok(second[0] <= first.at(-1) + 1 && second[0] > first[0], `${first} then ${second}`);
+  }
+  await rows.evaluate((rows) => (rows.scrollTop = rows.scrollHeight));
+  await page.waitForSelector("text=Chat 999999");
   const gaps = await rows.evaluate(async (rows) => {
     const gaps = [];
     let last = performance.now();
@@ -585,7 +632,8 @@ await step("a list of a million chats is scrolled to its end", async () => {
     return gaps.sort((a, b) => a - b);
   });
   console.log(`  half of the frames within ${Math.round(gaps[30])} ms, the slowest ${Math.round(gaps[59])} ms`);
-  assert.ok(gaps[30] < 250);
+  // Beside whatever else the machine does.
+  assert.ok(gaps[30] < 100, `half of the frames come late: ${gaps[30]} ms`);
 
   // With as many threads, each newer than its chat, both are one list by time.
   await page.route("**/v1/agents/threads?*", (route) => {

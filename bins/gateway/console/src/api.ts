@@ -186,6 +186,19 @@ function changed(state: any, { event, data }: Frame): any {
 /// Whether it may be well if it is asked again.
 const passes = (error: unknown): boolean => error instanceof ApiError && (error.status === 0 || error.status === 429 || error.status >= 500);
 
+/// Waits until the page is in sight.
+const shown = (signal: AbortSignal): Promise<void> =>
+  new Promise((done) => {
+    if (!document.hidden || signal.aborted) return done();
+    const look = () => {
+      if (document.hidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", look);
+      done();
+    };
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look);
+  });
+
 const pause = (ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((done) => {
     const timer = setTimeout(done, ms);
@@ -199,20 +212,28 @@ export async function* states(path: string, isOver: (state: any) => boolean, sig
   let wait = 0;
   while (!signal.aborted) {
     let isCut = false;
+    // Browsers hold few connections to one host: tabs that nobody sees leave theirs to others.
+    await shown(signal);
+    const hidden = new AbortController();
+    const hide = () => document.hidden && hidden.abort();
+    document.addEventListener("visibilitychange", hide);
     try {
-      for await (const frame of frames(await send("GET", path + "?partial=true", { signal }))) {
+      for await (const frame of frames(await send("GET", path + "?partial=true", { signal: AbortSignal.any([signal, hidden.signal]) }))) {
         if ((isCut = frame.event === "reconnect")) break;
         if (wait) onCut?.(false);
         wait = 0;
         yield (state = changed(state, frame));
       }
     } catch (error) {
+      if (hidden.signal.aborted && !signal.aborted) continue;
       if (signal.aborted || error instanceof ApiError && !passes(error)) {
         onCut?.(false);
         throw error;
       }
       isCut = true;
       onCut?.(true);
+    } finally {
+      document.removeEventListener("visibilitychange", hide);
     }
     if (state && isOver(state)) return;
     if (isCut) await pause((wait = Math.min(30_000, wait * 2 || 1000)), signal);

@@ -24,7 +24,7 @@ import { Tools } from "./pages/tools.tsx";
 import { Quotas } from "./pages/usage.tsx";
 import { List } from "./parts/list.tsx";
 import { go, href, useRoute } from "./router.ts";
-import { allTried, begin, identity, logOut, may, onIdentity, tryOut } from "./session.ts";
+import { allTried, begin, identity, logOut, may, mayIn, onIdentity, tryOut } from "./session.ts";
 
 const SECTIONS = ["Build", "Knowledge", "Connect", "Access"] as const;
 
@@ -54,7 +54,7 @@ const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
 /// And those after them.
 const LAST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   assistants: (it, again) => [
-    ...(it.isCustom && mayCompare() ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } }).then(again)} /> }] : []),
+    ...(it.isCustom && mayIn(it.projectId) && mayCompare() ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } }).then(again)} /> }] : []),
     ...(it.isCustom && may("memory:read", "GET /v1/memory/assistants/{identifier}/core") ? [{ id: "memory", title: "Memory", view: () => <Memory assistant={it} /> }] : []),
   ],
   tenants: (it) => (may("tenant-integrations:read", "GET /v1/tenant-integrations") ? [{ id: "accounts", title: "Accounts", view: () => <Accounts tenant={it} /> }] : []),

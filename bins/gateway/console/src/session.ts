@@ -14,7 +14,14 @@ interface Identity {
   scopes: string[] | null;
   /// Whether this caller may make a call, such as `POST /v1/agents`, of those that were tried.
   tried: Map<string, boolean>;
+  /// Id of the user.
+  user: string | null;
+  /// What this caller is in projects that were looked at; one that is a member of none reads.
+  roles: Map<string, Role>;
 }
+
+export type Role = "viewer" | "editor" | "owner";
+const ROLES: Role[] = ["viewer", "editor", "owner"];
 
 interface Tokens {
   access_token: string;
@@ -93,7 +100,7 @@ export async function follow(link: string): Promise<void> {
 
 export function takeKey(key: string, isAdmin: boolean, label: string): void {
   [bearer, refreshToken, expiresAt] = [key, null, Infinity];
-  become({ kind: "key", label, isAdmin, scopes: null, tried: new Map() });
+  become({ kind: "key", label, isAdmin, scopes: null, tried: new Map(), user: null, roles: new Map() });
 }
 
 function take(tokens: Tokens): void {
@@ -104,8 +111,8 @@ function take(tokens: Tokens): void {
   const claims = JSON.parse(atob(payload.replace(/-/g, "+").replace(/_/g, "/")));
   localStorage.setItem(RETURNS, "1");
   const isAdmin = claims.role === "admin";
-  const tried = identity?.tried ?? new Map<string, boolean>();
-  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" "), tried });
+  const { tried, roles } = identity ?? { tried: new Map<string, boolean>(), roles: new Map<string, Role>() };
+  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" "), tried, user: claims.sub, roles });
 }
 
 async function exchange(fields: Record<string, string>): Promise<Tokens> {
@@ -230,6 +237,31 @@ export async function tryOut(calls: string[]): Promise<void> {
     tried.set(call, answer.status !== 403);
   };
   await Promise.all(calls.filter(isUnknown).map(tell));
+}
+
+/// Finds out what the caller is in a project, as [`mayIn`] needs it.
+export async function lookAt(project: string | null | undefined): Promise<void> {
+  const who = identity;
+  if (!project || !who || who.isAdmin || who.roles.has(project)) return;
+  const path = `/v1/projects/${encodeURIComponent(project)}/members`;
+  const headers = { Authorization: await authorization(), "Content-Type": "application/json" };
+  if (who.kind === "key") {
+    // A key that is bound to projects is no owner of them, and is told so before its body is read.
+    const answer = await fetch(path, { method: "POST", headers, body: "{" });
+    const { details } = await answer.json();
+    if (answer.status < 429) who.roles.set(project, details?.requiredRole ? "editor" : "owner");
+    return;
+  }
+  const answer = await fetch(path, { headers });
+  if (!answer.ok) return;
+  const members: { userUID: string; role: Role }[] = await answer.json();
+  who.roles.set(project, members.find((member) => member.userUID === who.user)?.role ?? "viewer");
+}
+
+/// Whether the caller is so much in a project that was looked at.
+export function mayIn(project: string | null | undefined, least: Role = "editor"): boolean {
+  const role = project && identity && !identity.isAdmin ? identity.roles.get(project) : undefined;
+  return !role || ROLES.indexOf(role) >= ROLES.indexOf(least);
 }
 
 /// Whether the caller may do what takes this scope, by this call; `admin` is what takes a full key.

@@ -8,7 +8,7 @@ import { Chart } from "../parts/chart.tsx";
 import { Form } from "../parts/form.tsx";
 import { List } from "../parts/list.tsx";
 import { go, href } from "../router.ts";
-import { may } from "../session.ts";
+import { may, mayIn } from "../session.ts";
 import { THREAD_COLUMNS, threads } from "./runs.tsx";
 
 export const Start = ({ agent }: { agent: Record_ }): JSX.Element => (
@@ -43,6 +43,6 @@ export function Judging({ agent, done }: { agent: Record_; done: () => void }): 
   const path = `/v1/agents/agents/${agent._id}/evaluation-config`;
   const loaded = useLoad((signal) => get(path, {}, signal), [path]);
   if (!loaded.value) return <Failure error={loaded.error} />;
-  if (!may("agents:write", "PUT /v1/agents/agents/{agentId}/evaluation-config")) return <Json value={loaded.value} />;
+  if (!mayIn(agent.projectId) || !may("agents:write", "PUT /v1/agents/agents/{agentId}/evaluation-config")) return <Json value={loaded.value} />;
   return <Form method="PUT" path="/v1/agents/agents/{agentId}/evaluation-config" record={loaded.value} first={["enabled", "threshold", "customCriteria"]} label="Save" submit={(body) => call("PUT", path, { body }).then(() => (loaded.again(), done()))} />;
 }

@@ -35,7 +35,8 @@ const AT_ONCE = 6;
 
 async function newest(id: string): Promise<Page<Record_>> {
   const of = group(id)!;
-  return isOpen(of) ? page(of, of.path, {}, 0, MOST_RECORDS) : { rows: [], total: 0 };
+  // What was spent by what is archived was spent.
+  return isOpen(of) ? page(of, of.path, id === "assistants" ? {} : { archived: true }, 0, MOST_RECORDS) : { rows: [], total: 0 };
 }
 
 /// Answers of all, a few at a time; what is refused to this caller counts as nothing.
@@ -66,14 +67,15 @@ async function spent(signal: AbortSignal): Promise<Spent> {
     ...agents.filter((it) => !it.projectId).map((it) => `/v1/agents/agents/${it._id}/costs/daily`),
   ];
   const rows = await each(paths, days, signal);
-  const loose = new Set(assistants.filter((it) => !it.projectId).map((it) => it.identifier));
+  // Chats of those are counted with their project; of one that was deleted nothing else tells.
+  const counted = new Set(assistants.filter((it) => it.projectId).map((it) => it.identifier));
   let isPart = all.some((page) => page.total > MOST_RECORDS);
-  for (const archived of loose.size ? [undefined, true] : []) {
+  for (const archived of [undefined, true]) {
     for (let offset = 0; offset < MOST_CHATS; offset += 100) {
       const got = await chats({ createdAfter: Date.parse(day(from)), archived }, offset, 100, signal).catch(refused({ rows: [], total: 0 } as Page<Record_>));
       for (const chat of got.rows) {
         const usage = chat.tokenUsage;
-        if (loose.has(chat.assistantSpecializationIdentifier) && usage) {
+        if (!counted.has(chat.assistantSpecializationIdentifier) && usage) {
           rows.push({ date: day(new Date(chat.creationTimestampMs)), totalCost: usage.cost?.totalCost, secondaryCost: usage.secondaryCost, inputTokens: chat.inputTokens, outputTokens: chat.outputTokens, chatCount: 1 });
         }
       }
@@ -134,6 +136,7 @@ export function Home(): JSX.Element {
   const now = counts.value;
   const to = (state: string) => `${href("runs")}?kind=threads&state=${state}`;
   const today = costs.value && sums(costs.value.rows, "days");
+  const least = costs.value?.isPart ? "at least " : "";
   const from = `&from=${localDay(new Date())}`;
   const charts = () => curves && (
     <>
@@ -154,11 +157,11 @@ export function Home(): JSX.Element {
           <Tile title="chats today" value={now.chatsToday} to={`${href("runs")}?kind=chats${from}`} />
           <Tile title="threads today" value={now.threadsToday} to={`${href("runs")}?kind=threads${from}`} />
           <Tile title="threads failed today" value={now.failed} to={to("failed") + from} tone={now.failed ? "bad" : ""} />
-          <Tile title="wait for approval" value={now.approvals} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
+          <Tile title="threads wait for approval" value={now.approvals} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
           <Tile title="in the queue" value={now.queued} to={to("queued")} />
           <Tile title="at work" value={now.processing} to={to("processing")} />
-          {today && spends && <Tile title="tokens today (UTC)" value={compact(today.tokens.at(-1) ?? 0)} />}
-          {today && spends && <Tile title="spent today (UTC)" value={money(today.cost.at(-1))} />}
+          {today && spends && <Tile title="tokens today (UTC)" value={least + compact(today.tokens.at(-1) ?? 0)} />}
+          {today && spends && <Tile title="spent today (UTC)" value={least + money(today.cost.at(-1))} />}
         </div>
       )}
       {now && (canChats() || canThreads()) && (now.chatsToday ?? 0) + (now.threadsToday ?? 0) === 0 && (

@@ -8,14 +8,20 @@ import { Act, Badge, Copy, Dialog, Empty, Failure, Json, type Tab, Tabs, useLoad
 import { Form } from "../parts/form.tsx";
 import { type Column, List } from "../parts/list.tsx";
 import { go, href, useQuery, useRoute } from "../router.ts";
-import { may } from "../session.ts";
+import { lookAt, may, mayIn } from "../session.ts";
 
 /// What is below these takes a full key.
 const ADMIN = /^\/v1\/(tenant-admin|users|oauth-clients)/;
 
-/// Whether the caller may make a call of a group.
-function can(group: Group, method: string, path: string): boolean {
+/// The project that a record is in, or is.
+const projectOf = (group: Group, record?: Record_): string | undefined => record && (group.id === "projects" ? idOf(group, record) : record.projectId);
+
+/// Whether the caller may make a call of a group, about a record of it.
+function can(group: Group, method: string, path: string, record?: Record_): boolean {
   const scope = method === "GET" ? group.scope : group.scope.replace(":read", ":write");
+  // Who works at a machine changes nothing of its environment.
+  const uses = method === "GET" || path.includes("/sandbox/");
+  if (!uses && !mayIn(projectOf(group, record), group.id === "projects" ? "owner" : "editor")) return false;
   return may(ADMIN.test(path) && method !== "GET" ? "admin" : scope, `${method} ${path}`);
 }
 
@@ -46,7 +52,7 @@ function Answer({ value, close }: { value: any; close: () => void }): JSX.Elemen
 }
 
 /// Buttons for what can be done with a record; `done` is told that it was, and the answer if it is to be shown.
-function Actions({ group, actions, record, ids, done, row }: { row?: boolean; group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
+function Actions({ group, actions, record, of = record, ids, done, row }: { row?: boolean; of?: Record_; group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
   const [asked, setAsked] = useState<Action | null>(null);
   const run = async (action: Action, body: unknown) => {
     if (action.method === "GET" && !action.shows) return download(fill(action.path, ids), `${record.name}.zip`);
@@ -54,7 +60,7 @@ function Actions({ group, actions, record, ids, done, row }: { row?: boolean; gr
     setAsked(null);
     done(action.shows ? got : null);
   };
-  const open = actions.filter((action) => can(group, action.method, action.path) && (action.when?.(record) ?? true));
+  const open = actions.filter((action) => can(group, action.method, action.path, of) && (action.when?.(record) ?? true));
   return (
     <>
       {open.map((action) =>
@@ -133,7 +139,9 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   const ids = { [group.id_]: id };
   const loaded = useLoad(async (signal) => {
     const answer = await send("GET", withQuery(fill(path, ids), group.read ?? {}), { signal });
-    return { record: (await answer.json()) as Record_, etag: answer.headers.get("ETag") };
+    const record = (await answer.json()) as Record_;
+    await lookAt(projectOf(group, record));
+    return { record, etag: answer.headers.get("ETag") };
   }, [group.id, id]);
   const [tab, setTab] = useQuery("tab");
   const [answer, setAnswer] = useState<unknown>(null);
@@ -150,14 +158,14 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
     await call("DELETE", fill(path, ids));
     go(href(group.id));
   };
-  const changes = (method: string) => can(group, method, path) && !group.isBuiltIn?.(record);
+  const changes = (method: string) => can(group, method, path, record) && !group.isBuiltIn?.(record);
   const tabs: Tab[] = [
     ...(first?.(record, loaded.again) ?? []),
     ...(group.edit && changes("PATCH")
       ? [{ id: "settings", title: "Settings", view: () => <Form method="PATCH" path={path} first={group.edit!.first} without={group.edit!.without} record={record} submit={change} label="Save" /> }]
       : []),
     ...last(record, loaded.again),
-    ...(group.below ?? []).filter((rows) => can(group, "GET", rows.path)).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title + acted} group={group} rows={rows} ids={ids} done={loaded.again} /> })),
+    ...(group.below ?? []).filter((rows) => can(group, "GET", rows.path)).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title + acted} group={group} above={record} rows={rows} ids={ids} done={loaded.again} /> })),
     { id: "json", title: "JSON", view: () => <Json value={record} /> },
   ];
   return (
@@ -178,7 +186,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
 }
 
 /// What is below a record.
-function Rows({ group, rows, ids, done }: { group: Group; rows: Below; ids: Record_; done: () => void }): JSX.Element {
+function Rows({ group, above, rows, ids, done }: { group: Group; above: Record_; rows: Below; ids: Record_; done: () => void }): JSX.Element {
   const of = rows.group ? groupOf(rows.group) : undefined;
   const [turn, setTurn] = useState(0);
   const [shown, setShown] = useState<Record_ | null>(null);
@@ -190,7 +198,7 @@ function Rows({ group, rows, ids, done }: { group: Group; rows: Below; ids: Reco
     of: (row) => (
       <span class="row">
         <button type="button" class="quiet" onClick={() => setShown(row)}>Details</button>
-        {rows.actions && <Actions row group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1), done())} />}
+        {rows.actions && <Actions row group={group} of={above} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1), done())} />}
       </span>
     ),
   });

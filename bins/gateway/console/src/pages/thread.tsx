@@ -7,7 +7,7 @@ import type { Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Failure, Json, Tabs, useLoad } from "../parts/basic.tsx";
 import { Markdown } from "../parts/markdown.tsx";
 import { go, href, useQuery } from "../router.ts";
-import { may } from "../session.ts";
+import { lookAt, may, mayIn } from "../session.ts";
 import { Approvals, Conversation, type Message, ToolCall } from "./conversation.tsx";
 import { cost } from "./runs.tsx";
 
@@ -149,6 +149,7 @@ async function whole(path: string, signal: AbortSignal): Promise<Record_> {
     more = (await get<Record_>(path, { messageLimit: MOST_MESSAGES, messageOffset }, signal)).threadContent ?? [];
     thread.threadContent.push(...more);
   }
+  await lookAt(thread.projectId);
   return thread;
 }
 
@@ -180,6 +181,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   }, [path, !!loaded.value, isOver, turn]);
   if (!loaded.value) return loaded.error ? <Failure error={loaded.error} /> : <p role="status">Loading…</p>;
   const thread = loaded.value as Record_;
+  const decides = mayIn(thread.projectId);
   const stored = (thread.threadContent ?? []) as Message[];
   const messages = [...stored, ...((live?.chatHistory ?? []) as Message[]).filter((message) => !stored.some((known) => known.uid === message.uid))];
   // What is followed now may be over, and what was done may have begun it anew.
@@ -200,8 +202,8 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
           {thread.pauseRequested && <span role="status">Pauses after this step</span>}
           {can("pause") && !isOver && !thread.pauseRequested && !["paused", "paused_for_approval"].includes(state) && <Act run={() => act("pause")}>Pause</Act>}
           {can("resume") && (thread.pauseRequested || ["paused", "paused_for_resume"].includes(state)) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
-          {can("complete") && !isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
-          {can("complete") && !isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}
+          {decides && can("complete") && !isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
+          {decides && can("complete") && !isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}
           {may("agents:write", "DELETE /v1/agents/threads/{threadId}") && isOver && <Act kind="danger" confirm="The thread and its messages are gone." run={remove}>Delete</Act>}
         </div>
       </header>
@@ -209,7 +211,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
         {thread.tenantId && <> · <a href={href("tenants", thread.tenantId)}>{thread.tenantId}</a></>}{thread.parentThreadId && <> · <a href={href("threads", thread.parentThreadId)}>started by another thread</a></>}</p>
       {(thread.finishReason || thread.pausedReason || thread.queuedReason) && <p class="reason">{thread.finishReason ?? thread.pausedReason ?? thread.queuedReason}</p>}
       <Failure error={cut ?? loaded.error} />
-      {approval && can("approval") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
+      {approval && decides && can("approval") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
         { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={can("feedback") ? path : undefined} />{can("messages") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },

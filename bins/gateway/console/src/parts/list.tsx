@@ -34,13 +34,15 @@ const TALLEST = 8_000_000;
 
 export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JSX.Element {
   const frame = useRef<HTMLDivElement>(null);
-  const [top, setTop] = useState(0);
+  // Where the bar stands, and what of the list stands there.
+  const [{ top, at }, setPlace] = useState({ top: 0, at: 0 });
   const [height, setHeight] = useState(600);
   const [, redraw] = useState(0);
   const [tries, setTry] = useState(0);
   const [error, setError] = useState<Error | null>(null);
   const [total, setTotal] = useState<number | null>(null);
-  const pages = useMemo(() => new Map<number, T[] | "asked">(), of);
+  const pages = useMemo(() => new Map<number, T[]>(), of);
+  const asked = useMemo(() => new Map<number, AbortController>(), of);
 
   useEffect(() => {
     const measure = () => frame.current && setHeight(Math.max(200, innerHeight - frame.current.getBoundingClientRect().top - 24));
@@ -51,58 +53,76 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
 
   const full = (total ?? 0) * ROW;
   const shownHeight = Math.min(full, TALLEST);
-  // Above the tallest, one pixel of the scroll bar stands for more than one of the list.
-  const at = full > TALLEST ? (top / Math.max(1, TALLEST - height)) * (full - height) : top;
+  // Above the tallest, one pixel of the scroll bar stands for more than one of the list: who drags it jumps, who goes on
+  // row by row misses none.
+  const scale = full > TALLEST ? (full - height) / (TALLEST - height) : 1;
+  const scrolled = (frame: HTMLElement) => {
+    const now = frame.scrollTop;
+    const most = Math.max(0, full - height);
+    const isStep = scale > 1 && Math.abs(now - top) <= height;
+    const next = isStep ? Math.min(most, Math.max(0, at + now - top)) : now * scale;
+    const isEnd = now <= 0 || now >= shownHeight - height - 1;
+    if (isStep && isEnd && Math.abs(next - now * scale) > height) frame.scrollTop = next / scale;
+    setPlace({ top: frame.scrollTop, at: isEnd && frame.scrollTop === now ? now * scale : next });
+  };
   const first = Math.max(0, Math.floor(at / ROW) - 8);
   const last = Math.min(total ?? PAGE, Math.ceil((at + height) / ROW) + 8);
 
+  // What comes next, whichever way, is asked for before it is in sight.
+  const [from, to] = [Math.floor(Math.max(0, first - PAGE / 2) / PAGE), Math.floor(Math.max(0, Math.min(total ?? 0, last + PAGE / 2) - 1) / PAGE)];
   useEffect(() => {
-    const leaving = new AbortController();
-    const wanted: number[] = [];
-    for (let page = Math.floor(first / PAGE); page * PAGE < Math.max(1, last); page++) if (!pages.has(page)) wanted.push(page);
+    for (const [page, asking] of asked) {
+      if (page >= from && page <= to) continue;
+      asking.abort();
+      asked.delete(page);
+    }
     const timer = setTimeout(() => {
-      for (const page of wanted) {
-        pages.set(page, "asked");
-        load(page * PAGE, PAGE, leaving.signal).then(
+      for (let page = from; page <= to; page++) {
+        if (pages.has(page) || asked.has(page)) continue;
+        const asking = new AbortController();
+        asked.set(page, asking);
+        load(page * PAGE, PAGE, asking.signal).then(
           (got) => {
-            if (leaving.signal.aborted) return;
+            if (asking.signal.aborted) return;
+            asked.delete(page);
             pages.set(page, got.rows);
             setError(null);
             setTotal(got.total);
             redraw((turn) => turn + 1);
           },
           (error) => {
-            pages.delete(page);
-            if (!leaving.signal.aborted) setError(error);
+            if (asking.signal.aborted) return;
+            asked.delete(page);
+            setError(error);
           },
         );
       }
     }, total === null ? 0 : 60);
-    return () => {
-      clearTimeout(timer);
-      leaving.abort();
-      for (const page of wanted) if (pages.get(page) === "asked") pages.delete(page);
-    };
-  }, [Math.floor(first / PAGE), Math.floor(Math.max(0, last - 1) / PAGE), pages, tries]);
+    return () => clearTimeout(timer);
+  }, [from, to, pages, tries]);
 
   useEffect(() => {
     setTotal(null);
-    setTop(0);
+    setPlace({ top: 0, at: 0 });
     if (frame.current) frame.current.scrollTop = 0;
+    return () => {
+      for (const asking of asked.values()) asking.abort();
+      asked.clear();
+    };
   }, [pages]);
 
   const template = { gridTemplateColumns: columns.map((column) => column.width ?? "minmax(0, 1fr)").join(" ") };
   const rows: JSX.Element[] = [];
   for (let i = first; i < last && total !== null; i++) {
     const page = pages.get(Math.floor(i / PAGE));
-    const row = Array.isArray(page) ? page[i % PAGE] : undefined;
-    const to = row !== undefined && href?.(row);
+    const row = page?.[i % PAGE];
+    const address = row !== undefined && href?.(row);
     const y = Math.round(i * ROW - at + top);
     rows.push(
       <div key={i} role="row" aria-rowindex={i + 2} class="tr" style={{ ...template, transform: `translateY(${y}px)` }}>
         {columns.map((column, j) => (
           <div role="cell" class="td" key={j}>
-            {row === undefined ? <span class="waiting" /> : j === 0 && to ? <a href={to}>{column.of(row) || "(no name)"}</a> : column.of(row)}
+            {row === undefined ? <span class="waiting" /> : j === 0 && address ? <a href={address}>{column.of(row) || "(no name)"}</a> : column.of(row)}
           </div>
         ))}
       </div>,
@@ -124,7 +144,7 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
       {error && <div class="row"><Failure error={error} /><button type="button" onClick={() => (setError(null), setTry((turn) => turn + 1))}>Try again</button></div>}
       <div role="rowgroup"><div role="row" class="tr head" style={template}>{columns.map((column) => <div role="columnheader" class="td" key={column.title}>{column.title}</div>)}</div></div>
       <div ref={frame} role="rowgroup" class="rows" tabIndex={0} aria-label={`${label}, rows`} style={{ height: `${Math.min(height, Math.max(shownHeight, ROW))}px` }}
-        onScroll={(event) => setTop(event.currentTarget.scrollTop)} onKeyDown={step}>
+        onScroll={(event) => scrolled(event.currentTarget)} onKeyDown={step}>
         <div role="presentation" style={{ height: `${shownHeight}px`, position: "relative" }}>{rows}</div>
       </div>
       <div class="count">{total === null ? (error ? "" : "Loading…") : `${number(total)} ${total === 1 ? "row" : "rows"}`}</div>

@@ -5,10 +5,14 @@ import { useMemo } from "preact/hooks";
 
 /// Longer texts, and those with as many marks in a row as nobody writes, are shown as they are: nobody waits for them.
 const MOST = 40_000;
-const MARKS = /[*_~>[\]`(!<]{40}|(?:[*_~][^\s*_~]?){200}|^(?:[ \t]*[>*+-]){40}/m;
+const MARKS = /[*_~>[\]`(!<]{40}|(?:[*_~][^\s*_~]?){200}|^(?:[ \t]*[>*+-]){40}|[ \t]{1000}/m;
+/// Marks of a paragraph: each is held against those before it.
+const MOST_MARKS = 2000;
+
+const isSlow = (paragraph: string): boolean => paragraph.length > MOST_MARKS && (paragraph.match(/[*_~[\]`]/g)?.length ?? 0) > MOST_MARKS;
 
 function read(text: string): ComponentChildren {
-  if (text.length > MOST || MARKS.test(text)) return <pre>{text}</pre>;
+  if (text.length > MOST || MARKS.test(text) || text.split("\n\n").some(isSlow)) return <pre>{text}</pre>;
   try {
     return all(new Lexer({ gfm: true, breaks: true }).lex(text));
   } catch {

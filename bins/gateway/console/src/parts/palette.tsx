@@ -20,7 +20,8 @@ async function found(text: string, signal: AbortSignal): Promise<Command[]> {
   if (may("agents:read")) lists.push(get("/v1/agents", { search: text, limit: 5 }, signal).then((got) => got.agents.map((it: any) => ({ title: it.name, hint: "agent", run: to("agents", it._id) }))));
   if (may("tenants:read")) lists.push(get("/v1/tenants", { search: text, limit: 5 }, signal).then((got) => got.items.map((it: any) => ({ title: it.displayName || it.tenantId, hint: "tenant", run: to("tenants", it.tenantId) }))));
   if (may("documents:read")) lists.push(get("/v1/documents", { search: text, limit: 5 }, signal).then((got) => got.documents.map((it: any) => ({ title: it.name, hint: "document", run: to("documents", it._id) }))));
-  if (/^[0-9a-f-]{36}$/.test(text) && may("agents:read")) lists.push(get(`/v1/agents/threads/${text}`, { omitContent: true }, signal).then((it) => [{ title: it.name || text, hint: "thread", run: to("threads", text) }]));
+  const id = text.toLowerCase();
+  if (/^[0-9a-f-]{36}$/.test(id) && may("agents:read")) lists.push(get(`/v1/agents/threads/${id}`, { omitContent: true }, signal).then((it) => [{ title: it.name || id, hint: "thread", run: to("threads", id) }]));
   const settled = await Promise.allSettled(lists);
   return settled.flatMap((list) => (list.status === "fulfilled" ? list.value : []));
 }
@@ -56,7 +57,7 @@ export function Palette({ commands, close }: { commands: Command[]; close: () =>
   };
   return (
     <Dialog title="Go to" close={close}>
-      <input ref={input} role="combobox" aria-label="Page, action or record" aria-expanded={shown.length > 0} aria-controls="palette" aria-activedescendant={shown[at] ? `palette-${at}` : undefined} value={text} placeholder="A page, an action, a name or an id" onInput={(event) => setText(event.currentTarget.value)} onKeyDown={key} />
+      <input ref={input} role="combobox" aria-label="Page, action or record" aria-expanded={shown.length > 0} aria-controls="palette" aria-activedescendant={shown[at] ? `palette-${at}` : undefined} value={text} placeholder="A page, an action, a name or the id of a thread" onInput={(event) => setText(event.currentTarget.value)} onKeyDown={key} />
       <ul id="palette" role="listbox" aria-label="Found">
         {shown.map((command, i) => <li key={i} id={`palette-${i}`} role="option" aria-selected={i === at} onClick={() => choose(command)}>{command.title} <small>{command.hint}</small></li>)}
       </ul>
