@@ -15,7 +15,7 @@ matrix     platform-auth
 egress     platform-tests  files:: tools::calls_that_cannot
 egress     platform-egress
 hostile    platform-child
-hostile    platform-tests  hostile:: hostile_files:: hostile_reads:: connections:: guessing:: wire:: http:: malformed:: limits:: tool_servers::
+hostile    platform-tests  attackers:: hostile:: hostile_files:: hostile_reads:: connections:: guessing:: wire:: http:: malformed:: limits:: tool_servers::
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm

@@ -6,15 +6,15 @@ use serde_json::json;
 
 use crate::support::{PROGRAM, app_with, text};
 
-const PROXIES: (&str, &str) = ("PLATFORM_TRUSTED_PROXIES", "127.0.0.0/8");
+pub const PROXIES: (&str, &str) = ("PLATFORM_TRUSTED_PROXIES", "127.0.0.0/8");
 const BACK: &str = "https://app.example/back";
 
-async fn client(app: &TestApp) -> String {
+pub async fn client(app: &TestApp) -> String {
     text(&app.post("/oauth-clients", json!({"name": "n", "redirectUris": [BACK]})).await.body["clientId"])
 }
 
 /// Tries to log in from an address.
-async fn log_in(app: &TestApp, client: &str, from: &str, email: &str, password: &str) -> StatusCode {
+pub async fn log_in(app: &TestApp, client: &str, from: &str, email: &str, password: &str) -> StatusCode {
     let fields = [
         ("response_type", "code"),
         ("client_id", client),

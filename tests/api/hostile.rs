@@ -143,13 +143,13 @@ impl Waits {
 
 /// Sends a request from a thread of its own, which waits for nothing else, until it is dropped; how long each answer
 /// took, without the time in which the machine was busy with something else.
-struct Probe {
+pub struct Probe {
     over: Arc<AtomicBool>,
     asking: JoinHandle<Vec<Duration>>,
 }
 
 impl Probe {
-    fn start(app: &TestApp, route: &str, key: &str, body: &Value) -> Self {
+    pub fn start(app: &TestApp, route: &str, key: &str, body: &Value) -> Self {
         let (address, body) = (app.url().trim_start_matches("http://").to_owned(), body.to_string());
         let request = format!(
             "{route} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: \
@@ -192,7 +192,7 @@ impl Probe {
     }
 
     /// The shortest first.
-    fn end(self) -> Vec<Duration> {
+    pub fn end(self) -> Vec<Duration> {
         self.over.store(true, Ordering::Relaxed);
         let mut took = self.asking.join().expect("answers");
         took.sort_unstable();

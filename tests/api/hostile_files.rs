@@ -1,14 +1,18 @@
 //! Files that are made to harm whoever reads them.
 
-use futures_util::{StreamExt, stream};
-use platform_testing::FakeToolServer;
-use reqwest::StatusCode;
+use futures_util::{StreamExt, future::join_all, stream};
+use platform_testing::{FakeToolServer, Reply, TestApp, TestDb};
+use reqwest::{
+    Method, StatusCode,
+    multipart::{Form, Part},
+};
 use serde_json::json;
 
 use crate::{
     document_files::{docx_of, docx_with, pdf, pdf_of, pdf_with, upload, zip},
     documents::indexed,
-    support::{app_with, peak_memory, text},
+    support::{PROGRAM, UNBOUNDED, app_with, other_account, peak_memory, text},
+    uploads,
 };
 
 /// A name, and what is in it.
@@ -126,6 +130,58 @@ const READ: [(&str, &str); 15] = [
     ("script.html", "Seen"),
     ("loads.html", "Seen\n\n![]("),
 ];
+
+/// A drawing of twelve parts, each of which draws the next ten times: reading it takes all the time there is.
+pub fn endless() -> Vec<u8> {
+    let stream = |more: &str, says: &str| format!("<< {more} /Length {} >>\nstream\n{says}\nendstream", says.len());
+    let draws = "/X Do ".repeat(10);
+    let part = |n: usize| {
+        let resources = format!("/Resources << /Font << /F1 5 0 R >> /XObject << /X {} 0 R >> >>", n + 1);
+        let says = if n < 17 { draws.as_str() } else { "BT /F1 9 Tf (x) Tj ET" };
+        stream(&format!("/Type /XObject /Subtype /Form /BBox [0 0 9 9] {resources}"), says)
+    };
+    let page = "/Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> /XObject << /X 6 0 R >> >>";
+    let first = [
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        format!("<< /Type /Page {page} >>"),
+        stream("", &draws),
+        format!("<< /Type /Font {HELVETICA} >>"),
+    ];
+    pdf_with(&first.into_iter().chain((6..=17).map(part)).collect::<Vec<_>>())
+}
+
+#[tokio::test]
+async fn files_that_take_long_keep_no_other_waiting_and_take_no_text_from_a_message() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
+    let other = other_account(&db).await;
+    let long = join_all((0..3).map(|n| send(&app, app.key(), format!("long{n}.pdf"), endless())));
+    let quick = async {
+        let terms = docx_of("<w:p><w:r><w:t>Pay within ten days.</w:t></w:r></w:p>");
+        for key in [app.key(), &other].repeat(3) {
+            let read = send(&app, key, "terms.docx".to_owned(), terms.clone()).await;
+            assert_eq!(read.body["fileType"], "docx", "{}", read.body);
+            assert_ne!(read.body["status"], "failed", "{}", read.body);
+        }
+        let file = uploads::upload(&app, "terms.docx", terms).await;
+        let files = json!([{"name": "terms.docx", "downloadUrl": file["downloadUrl"]}]);
+        let said = app.post("/assistants/default/messages", json!({"message": "Read", "files": files})).await;
+        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+        db.number("SELECT count(*) AS n FROM message_files WHERE media_type = 'text/markdown'").await
+    };
+    tokio::select! {
+        biased;
+        _ = long => panic!("what takes long was read first"),
+        texts = quick => assert_eq!(texts, 1, "the model gets what the document says"),
+    }
+}
+
+/// Makes a document of a file.
+async fn send(app: &TestApp, key: &str, name: String, bytes: Vec<u8>) -> Reply {
+    let form = Form::new().part("file", Part::bytes(bytes).file_name(name));
+    app.send(app.anonymous(Method::POST, "/v1/documents/upload").bearer_auth(key).multipart(form)).await
+}
 
 #[tokio::test]
 async fn a_hostile_file_costs_only_itself() {

@@ -5,6 +5,7 @@ mod agents;
 mod api_keys;
 mod architecture;
 mod assistants;
+mod attackers;
 mod chats;
 mod company;
 mod connections;
