@@ -246,8 +246,8 @@ export async function lookAt(project: string | null | undefined): Promise<void> 
   const path = `/v1/projects/${encodeURIComponent(project)}/members`;
   const headers = { Authorization: await authorization(), "Content-Type": "application/json" };
   if (who.kind === "key") {
-    // A key that is bound to projects is no owner of them, and is told so before its body is read.
-    const answer = await fetch(path, { method: "POST", headers, body: "{" });
+    // A key that is bound to projects is no owner of them, and is told so before anybody looks for a user whom nobody is.
+    const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify({ userUID: crypto.randomUUID(), role: "viewer" }) });
     const { details } = await answer.json();
     if (answer.status < 429) who.roles.set(project, details?.requiredRole ? "editor" : "owner");
     return;
