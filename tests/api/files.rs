@@ -141,6 +141,18 @@ async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_
     assert_eq!(app.post("/assistants/g/messages", message).await.status, StatusCode::OK);
     let sent = model.recorded().pop().expect("a call").body["messages"].to_string();
     assert!(sent.contains("Buy [REDACTED:milk]."), "{sent}");
+    // No model gets the document itself that says what was redacted, or that nobody could read.
+    let broken = b"%PDF-1.7\nmilk, and nothing of a PDF".to_vec();
+    for (name, bytes, says) in [
+        ("milk.pdf", pdf("Buy milk now"), "[Attached file: milk.pdf]\\nBuy [REDACTED:milk] now"),
+        ("broken.pdf", broken, "[Attached file: broken.pdf (application/pdf)]"),
+    ] {
+        let file = upload(&app, name, bytes).await;
+        let message = json!({"message": "Read", "files": [{"name": name, "downloadUrl": file["downloadUrl"]}]});
+        assert_eq!(app.post("/assistants/g/messages", message).await.status, StatusCode::OK);
+        let sent = model.recorded().pop().expect("a call").body["messages"].to_string();
+        assert!(sent.contains(says) && !sent.contains("base64"), "{sent}");
+    }
     // A model that reads no PDF gets what it says, and of a long text as much as there may be.
     let report = upload(&app, "report.pdf", pdf("Quarterly figures rose")).await;
     let long = upload(&app, "long.txt", "many words ".repeat(25_000)).await;

@@ -330,8 +330,9 @@ async fn an_account_is_sent_so_many_bytes_of_events_an_hour_whatever_becomes_of_
     assert!(all.iter().all(|of| of["outcome"] == "disabled"), "{all:?}");
     // What carries nothing is kept, too.
     let mut taken = 0;
-    while hook(&app, &url, &[("webhook-id", &format!("small-{taken}"))], "").await.status == StatusCode::ACCEPTED {
-        taken += 1;
+    for n in 0..60 {
+        let small = hook(&app, &url, &[("webhook-id", &format!("small-{n}"))], "").await;
+        taken += usize::from(small.status == StatusCode::ACCEPTED);
     }
     assert!((20..50).contains(&taken), "{taken}");
 }

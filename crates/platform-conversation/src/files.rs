@@ -75,10 +75,13 @@ impl FileContent {
         self.text.as_deref().or_else(|| std::str::from_utf8(&self.bytes).ok().filter(|_| is_text))
     }
 
-    /// It says something else.
+    /// It says something else, and the model gets that instead of the document.
     pub fn say(&mut self, text: String) {
+        if self.text.as_ref() == Some(&text) {
+            return;
+        }
         if self.text.is_some() {
-            self.text = Some(text);
+            (self.text, self.bytes) = (Some(text), Bytes::new());
         } else {
             self.bytes = text.into();
         }
@@ -182,7 +185,8 @@ impl FileFetcher {
         let room = room.map(Arc::new);
         let mut stored = Vec::with_capacity(kept.len());
         for (i, media_type, bytes) in kept {
-            let content = self.content(account, &files[i].name, media_type, bytes).await?;
+            let content =
+                self.content(account, &files[i].name, media_type, bytes).await.map_err(|error| error.at(&path(i)))?;
             stored.push(StoredFile { position: position(i), content, _room: room.clone() });
         }
         Ok(stored)
@@ -279,7 +283,13 @@ pub async fn screen_files(
     request: &mut TurnRequest,
 ) -> Result<()> {
     for file in files {
-        let Some(text) = file.content.said() else { continue };
+        let Some(text) = file.content.said() else {
+            // A document that nobody could read is no way around the rules.
+            if screen.screens_input() && file.content.media_type == "application/pdf" {
+                file.content.bytes = Bytes::new();
+            }
+            continue;
+        };
         let context = ScreenContext { message_uid: message_uid.to_owned(), now };
         let screening = screen.arriving(text.to_owned(), context).await?;
         request.findings.extend(screening.findings);

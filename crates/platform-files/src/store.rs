@@ -21,6 +21,7 @@ use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
+use tracing::warn;
 use url::Url;
 
 /// Bytes are read and handed on in pieces of this size.
@@ -184,9 +185,11 @@ impl Store {
     pub async fn remove_unfinished(&self, prefix: &str, before: Timestamp) -> Result<()> {
         let Some(root) = &self.local else { return Ok(()) };
         let dir = root.join(prefix);
-        run_blocking(move || match remove_unfinished(&dir, before) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unavailable(error)),
-            _ => Ok(()),
+        run_blocking(move || {
+            if let Err(error) = remove_unfinished(&dir, before) {
+                warn!(%error, "What was half written could not be removed; the next sweep does it.");
+            }
+            Ok(())
         })
         .await
     }
@@ -219,7 +222,18 @@ fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, Str
 
 /// Bytes are written to a file that ends in `#` and a number, and then get their name.
 fn remove_unfinished(dir: &Path, before: Timestamp) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
+    // What gets its name meanwhile, or is cleaned away, needs no removal.
+    let there = |done: io::Result<()>| {
+        done.or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })
+    };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => return there(Err(error)),
+    };
+    for entry in entries {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         let is_unfinished = name
@@ -228,8 +242,8 @@ fn remove_unfinished(dir: &Path, before: Timestamp) -> io::Result<()> {
             .is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()));
         if entry.file_type()?.is_dir() {
             remove_unfinished(&path, before)?;
-        } else if is_unfinished && entry.metadata()?.mtime() < before.0 / 1000 {
-            fs::remove_file(&path)?;
+        } else if is_unfinished && entry.metadata().is_ok_and(|about| about.mtime() < before.0 / 1000) {
+            there(fs::remove_file(&path))?;
         }
     }
     Ok(())

@@ -189,6 +189,11 @@ pub(crate) fn compile(rules: &[Rule], path: &str, mut left: Option<&mut usize>, 
 }
 
 impl Screen {
+    /// Whether any rule is about what users say.
+    pub fn screens_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
     /// A user message before it is stored: all input rules that need no model.
     pub async fn arriving(&self, text: String, context: ScreenContext) -> Result<Screening> {
         self.run("input", Which::Local, None, text, context).await

@@ -41,7 +41,7 @@ pub const EXTRACTION_WORKS: [Work; 7] = [
 /// Where files are read. Those that take long have places of their own, so that no other waits for them.
 #[derive(Debug, Clone)]
 pub struct Extraction {
-    /// For three seconds of CPU time each.
+    /// For a few seconds of CPU time each.
     pub short: Arc<ChildPool>,
     /// For those that take longer.
     pub long: Arc<ChildPool>,
@@ -179,7 +179,10 @@ pub(crate) async fn short_text(
 
 /// A place to read a file of an account, for which those before it are waited for.
 pub(crate) async fn place(children: &ChildPool, account: &AccountId, most: Duration) -> Result<FairPermit> {
-    let full = |_| Error::unavailable("other files are still being read; try again shortly").retry_after(10);
+    let full = |_| {
+        let message = "Other files are still being read; try again shortly.";
+        Error::new(Code::SERVICE_UNAVAILABLE, message).retry_after(10)
+    };
     timeout(most, children.place(account)).await.map_err(full)
 }
 

@@ -1,10 +1,15 @@
 //! What was called, by whom, and what came of it: written beside the calls, many at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_core::{FairSemaphore, Result, json_length, parse, run_blocking, spawn};
 use platform_db::Db;
 use platform_vault::{MASK, Redactor, Secret};
+use regex::{Captures, Regex};
 use serde_json::Value;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -41,8 +46,11 @@ const SECRETS: [&str; 11] = [
 ];
 /// What may name the `value` beside it, as in lists of headers.
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
-/// What is shorter after `Basic` may be any word, in bytes.
-const MIN_WRITTEN_OUT: usize = 8;
+/// Secrets that stand in texts, of a call, that are looked for elsewhere in it.
+const MAX_WRITTEN_OUT: usize = 1000;
+static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)\b(bearer|basic)(:?\s+|%20)([A-Za-z0-9._~+/=-]{8,})"));
+static PASSWORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"(://[^/?#\s:@]*:)([^/?#\s@]+)@"));
+static PARAMETER: LazyLock<Regex> = LazyLock::new(|| pattern(r#"([?&#])([A-Za-z0-9_.\[\]-]+)=([^&#\s"'<>]+)"#));
 /// Of a call's secrets so many bytes are looked for elsewhere in it.
 const MAX_SECRETS: usize = 8_192;
 /// Payloads that are longer are read for secrets beside the threads that serve others, in bytes.
@@ -184,6 +192,10 @@ fn kept(payloads: &[Value; 2], own: Option<Secret>) -> [String; 2] {
     })
 }
 
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("it is a pattern")
+}
+
 /// Without what stands under names of secrets, which is added to them.
 fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
     match value {
@@ -206,34 +218,36 @@ fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
         Value::String(text) if text.starts_with(['{', '[']) && text.len() <= MAX_PAYLOAD => {
             let (known, inner) = (secrets.len(), parse::<Value>(text.as_bytes()));
             let inner = inner.map(|inner| masked(&inner, false, secrets).to_string());
-            inner.ok().filter(|_| secrets.len() > known).unwrap_or_else(|| text.clone()).into()
+            let has_secrets = secrets.len() > known;
+            inner.ok().filter(|_| has_secrets).unwrap_or_else(|| without_written_out(text, secrets)).into()
         }
-        Value::String(text) => {
-            note_written_out(text, secrets);
-            text.clone().into()
-        }
+        Value::String(text) => without_written_out(text, secrets).into(),
         Value::Number(_) if is_secret => MASK.into(),
         other => other.clone(),
     }
 }
 
-/// Adds to the secrets what a text shows as one: after `Bearer` or `Basic`, and in an address as password or as the
-/// value of a parameter with the name of a secret.
-fn note_written_out(text: &str, secrets: &mut Vec<String>) {
-    let (quotes, mut is_after_scheme) = (['"', '\'', ',', ';', ')', '`'], false);
-    for word in text.split_whitespace().map(|word| word.trim_matches(quotes)) {
-        if is_after_scheme && word.len() >= MIN_WRITTEN_OUT {
-            secrets.push(word.to_owned());
+/// A text without what it shows as a secret, which is added to the others: after `Bearer` or `Basic`, and in an address
+/// as password or as the value of a parameter with the name of a secret.
+fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
+    let mut note = |secret: &str| {
+        // So many are looked for elsewhere.
+        if secrets.len() < MAX_WRITTEN_OUT {
+            secrets.push(secret.to_owned());
         }
-        is_after_scheme = ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
-        let Some((_, address)) = word.split_once("://") else { continue };
-        let (authority, rest) = address.split_at(address.find(['/', '?', '#']).unwrap_or(address.len()));
-        let password = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
-        let parameters = rest.split(['?', '&', '#']).filter_map(|parameter| parameter.split_once('='));
-        let named = parameters.filter(|(name, _)| is_name_of_secret(name, false));
-        secrets.extend(password.into_iter().chain(named).map(|(_, secret)| secret.to_owned()));
-    }
-    secrets.retain(|secret| !secret.is_empty());
+        MASK
+    };
+    let text = SCHEME.replace_all(text, |found: &Captures<'_>| {
+        let decoded = STANDARD.decode(&found[3]).ok();
+        let is_secret = !found[1].eq_ignore_ascii_case("basic") || decoded.is_some_and(|pair| pair.contains(&b':'));
+        if is_secret { format!("{}{}{}", &found[1], &found[2], note(&found[3])) } else { found[0].to_owned() }
+    });
+    let text = PASSWORD.replace_all(&text, |found: &Captures<'_>| format!("{}{}@", &found[1], note(&found[2])));
+    let text = PARAMETER.replace_all(&text, |found: &Captures<'_>| {
+        let is_secret = is_name_of_secret(&found[2], false);
+        if is_secret { format!("{}{}={}", &found[1], &found[2], note(&found[3])) } else { found[0].to_owned() }
+    });
+    text.into_owned()
 }
 
 /// Whether a name is that of a secret, or of several; a number of tokens is none.
@@ -269,7 +283,12 @@ mod tests {
         let [written, echo] =
             kept(&[json!({"command": written}), json!("canary-6, canary-7, canary-8 of a basic kind")], None);
         assert!(!written.contains("canary") && written.contains("a.example/x?q=y"), "{written}");
-        assert!(!echo.contains("canary") && echo.contains("of a basic"), "{echo}");
+        assert!(!echo.contains("canary") && echo.contains("of a basic kind"), "{echo}");
+        let basic = json!("Authorization: Basic bWU6Y2FuYXJ5LTk= and basic information");
+        let many = Value::from((0..20_000).map(|n| format!("Bearer canary-{n:06}")).collect::<Vec<_>>());
+        let [basic, many] = kept(&[basic, many], None);
+        assert!(!basic.contains("bWU6") && basic.contains("basic information"), "{basic}");
+        assert!(!many.contains("canary"), "{}", &many[..200]);
         assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null], None)[0].len() <= MAX_PAYLOAD + 4);
     }
 }

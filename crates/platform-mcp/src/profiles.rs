@@ -1,6 +1,6 @@
 //! Profiles: which servers take part in an address, and which of their tools.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
@@ -141,7 +141,7 @@ impl PgMcpGateway {
             *settings = overlay(settings, patch.clone())?;
             Ok(())
         };
-        self.change(account, id, expected, change).await
+        self.change(account, id, expected, patch.contains_key("toolOverrides"), change).await
     }
 
     /// Changes a profile: what takes a look at servers is done before it is locked, and again when somebody was faster.
@@ -150,6 +150,7 @@ impl PgMcpGateway {
         account: &AccountId,
         id: &str,
         expected: &Precondition,
+        gives_overrides: bool,
         change: impl Fn(&mut ProfileSettings, &mut Seen) -> Result<()> + Send + Sync,
     ) -> Result<Profile> {
         for _ in 0..TRIES {
@@ -162,8 +163,17 @@ impl PgMcpGateway {
             settings.slug = Some(settings.slug.unwrap_or_else(|| before.slug.clone()));
             self.settle(account, &mut settings, &mut seen).await?;
             let was = before.settings()?;
-            let renames = Renames::new(&was, &settings, &seen);
-            renames.overrides(&mut settings.tool_overrides);
+            let mut names = HashMap::new();
+            for id in Renames::moved(&was, &settings) {
+                let mut of_server: HashSet<String> =
+                    seen.get(id).into_iter().flat_map(HashMap::keys).cloned().collect();
+                if let Some(server) = self.tool_servers.offered(account, id).await? {
+                    of_server.extend(server.tools().iter().map(|tool| tool.function.name.clone()));
+                }
+                names.insert(id.to_owned(), of_server);
+            }
+            let renames = Renames::new(&was, &settings, &names);
+            renames.overrides(&mut settings.tool_overrides, gives_overrides);
             let row = ProfileRow {
                 slug: settings.slug.clone().unwrap_or_default(),
                 settings: serde_json::to_value(&settings).map_err(Error::internal)?,
@@ -184,6 +194,9 @@ impl PgMcpGateway {
                 }
                 use_in(conn, account, (MCP_PROFILE, id), TOOL_SERVER, &servers_of(&settings)).await?;
                 repository::update_profile(conn, account, &row).await?;
+                if !renames.is_any(&settings.tool_overrides) {
+                    return Ok(Some(false));
+                }
                 let rename = |name: &str| renames.name(name, &settings.tool_overrides);
                 repository::rename_tools(conn, account, id, rename).await.map(Some)
             });
@@ -258,7 +271,7 @@ impl PgMcpGateway {
             }
             Ok(())
         };
-        self.change(account, id, expected, change).await?;
+        self.change(account, id, expected, false, change).await?;
         self.tools(account, id).await
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use diesel::{
     dsl::{count_star, sql},
@@ -249,12 +249,16 @@ pub(crate) async fn rename_tools(
     profile: &str,
     rename: impl Fn(&str) -> String,
 ) -> Result<bool> {
-    let of = mcp_grants::account_id.eq(account.as_str()).and(mcp_grants::profile_id.eq(profile));
-    let granted = mcp_grants::table.filter(of).select(mcp_grants::tools).load::<Vec<String>>(conn).await?;
-    let of = mcp_switches::account_id.eq(account.as_str()).and(mcp_switches::profile_id.eq(profile));
-    let switched = mcp_switches::table.filter(of).select(mcp_switches::disabled).load::<Vec<String>>(conn).await?;
-    let named: HashSet<String> = granted.into_iter().chain(switched).flatten().collect();
-    let renamed = named.into_iter().map(|was| (rename(&was), was)).filter(|(now, was)| now != was);
+    #[derive(QueryableByName)]
+    struct Named {
+        #[diesel(sql_type = Text)]
+        name: String,
+    }
+    const NAMED: &str = "SELECT unnest(tools) AS name FROM mcp_grants WHERE account_id = $1 AND profile_id = $2 \
+        UNION SELECT unnest(disabled) FROM mcp_switches WHERE account_id = $1 AND profile_id = $2";
+    let named = diesel::sql_query(NAMED).bind::<Text, _>(account.as_str()).bind::<Text, _>(profile);
+    let named: Vec<Named> = named.load(conn).await?;
+    let renamed = named.into_iter().map(|Named { name: was }| (rename(&was), was)).filter(|(now, was)| now != was);
     let (now, was): (Vec<String>, Vec<String>) = renamed.unzip();
     if was.is_empty() {
         return Ok(false);

@@ -267,7 +267,7 @@ impl PgMcpGateway {
         }
         if is_unseen {
             // From now on a tool that changes is another one.
-            self.change(account, &profile.id, &Precondition::None, |_, _| Ok(())).await?;
+            self.change(account, &profile.id, &Precondition::None, false, |_, _| Ok(())).await?;
         }
         surface.add(platform_tools(&profile.settings)?);
         let enabled = profile.settings.servers.iter().filter(|entry| entry.enabled);

@@ -58,13 +58,15 @@ impl PgToolServerService {
         if is_refused(&fetched) {
             return Ok((self.get(account, &Id::named(id)).await?, None));
         }
-        let failure = fetched.as_ref().err().cloned();
+        let mut failure = fetched.as_ref().err().cloned();
+        let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let shown = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-            if row.refreshed_ms.is_some_and(|last| last > began.0) {
-                // Whoever began later knows better, also when they were quicker.
-                return Ok((row.shown(), false));
+            // Whoever began later knows better, also when they were quicker; unless a clock was wrong, or they failed.
+            let is_older = row.refreshed_ms.is_some_and(|last| last > began.0 && last <= now.0);
+            if is_older && (failure.is_some() || row.health.as_deref() == Some("ok")) {
+                return Ok((row.shown(), None));
             }
             let before = row.settings()?.tool_definitions;
             let health = row.health.clone();
@@ -74,13 +76,15 @@ impl PgToolServerService {
             }
             repository::update(conn, account, &row).await?;
             // Who was read well is not read again for a while: that too must be known.
-            Ok((row.shown(), changed || row.health != health || row.health.as_deref() == Some("ok")))
+            Ok((row.shown(), Some(changed || row.health != health || row.health.as_deref() == Some("ok"))))
         });
         let shown = shown.await?;
         drop(conn);
         let (shown, changed) = shown;
-        if changed {
-            self.known.changed(id).await?;
+        match changed {
+            Some(true) => self.known.changed(id).await?,
+            Some(false) => {}
+            None => failure = None,
         }
         Ok((shown, failure))
     }

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{app, called, exposed, listed, profile, set};
-use crate::support::text;
+use crate::support::{text, user};
 
 #[tokio::test]
 async fn what_is_said_of_a_tool_stays_with_it_when_its_alias_or_the_slug_of_its_server_is_another() {
@@ -69,4 +69,22 @@ async fn what_was_denied_under_one_name_is_denied_under_another_and_goes_with_it
     assert_eq!(listed(&app, &token, "").await.len(), 1);
     app.delete("/tenants/acme").await;
     assert_eq!(app.get("/mcp-gateway/grants").await.body["total"], 0, "nobody inherits what a tenant was granted");
+}
+
+#[tokio::test]
+async fn a_preview_shows_what_a_user_sees_whose_token_says_more_than_is_known_here() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let made = profile(&app, json!({"name": "P", "slug": "sales", "servers": [{"toolServerId": server}]})).await;
+    let grant = json!({"profileId": made["_id"], "subjectType": "claim", "subject": "department=sales"});
+    assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
+    let (ann, _) = user(&app, "ann", "member").await;
+    let preview =
+        async |claims: &str| app.get(&format!("/mcp-gateway/preview?profile=sales&userUID={ann}{claims}")).await;
+    assert_eq!(preview("").await.error(), "PROFILE_NOT_FOUND");
+    assert_eq!(preview("&claims=department%3Dbuying").await.error(), "PROFILE_NOT_FOUND");
+    let shown = preview("&claims=team%3Done%2Cdepartment%3Dsales").await;
+    assert_eq!(shown.status, StatusCode::OK, "{}", shown.body);
+    assert!(shown.body["tools"].as_array().is_some_and(|tools| !tools.is_empty()), "{}", shown.body);
+    assert_eq!(preview("&claims=sales").await.error(), "VALIDATION_ERROR");
 }

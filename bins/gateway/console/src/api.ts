@@ -193,6 +193,7 @@ const shown = (signal: AbortSignal): Promise<void> =>
     const look = () => {
       if (document.hidden && !signal.aborted) return;
       document.removeEventListener("visibilitychange", look);
+      signal.removeEventListener("abort", look);
       done();
     };
     document.addEventListener("visibilitychange", look);

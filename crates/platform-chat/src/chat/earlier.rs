@@ -1,7 +1,6 @@
 //! What was said in the chats of a memory's bucket.
 
 use std::{
-    cmp::Reverse,
     collections::BTreeMap,
     sync::{Arc, LazyLock},
     time::Duration,
@@ -322,7 +321,7 @@ impl EarlierTurns for PgEarlierTurns {
             turns.extend(try_join_all(halves).await?.concat());
             chats = older;
         }
-        turns.sort_by_key(|turn| Reverse(turn.at));
+        newest_first(&mut turns);
         turns.truncate(most);
         Ok(turns)
     }
@@ -348,9 +347,13 @@ impl EarlierTurns for PgEarlierTurns {
         drop(conn);
         let of_each = move || said.into_iter().map(|of| turns_of(of, WITHIN_WINDOW)).collect::<Result<Vec<_>>>();
         let mut turns = run_blocking(of_each).await?.concat();
-        turns.sort_by_key(|turn| Reverse(turn.at));
+        newest_first(&mut turns);
         Ok(turns)
     }
+}
+
+fn newest_first(turns: &mut [Arc<EarlierTurn>]) {
+    turns.sort_by(|a, b| b.at.cmp(&a.at).then_with(|| a.chat.cmp(&b.chat)));
 }
 
 /// The messages of a chat as turns, each from what a user said up to what they say next, or up to a gap.

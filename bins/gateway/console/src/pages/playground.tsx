@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, get, post, states, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure } from "../parts/basic.tsx";
-import { useQuery } from "../router.ts";
+import { href, useQuery } from "../router.ts";
 import { may } from "../session.ts";
 import { Approvals, Conversation, type Decision, type Message } from "./conversation.tsx";
 
@@ -129,6 +129,7 @@ export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Elem
     <>
       <Conversation messages={[...(stored ?? state?.chatHistory ?? []), ...waiting]} streaming={stored ? null : state?.streamingMessage} path={chat.uid && stored && can("feedback") ? `${base}/chats/${chat.uid}` : undefined} />
       {approvals.length > 0 && !stored && can("tool-response") && <Approvals calls={approvals} decide={chat.answer} />}
+      {state?.handedOffSubThreadId && <p role="status">Another agent works on this: <a href={href("threads", state.handedOffSubThreadId)}>its thread</a>.</p>}
       {state?.error && <p class="failure" role="alert">{state.error.code}: {state.error.message}</p>}
       {state?.limitExceeded && <p class="failure" role="alert">{state.limitExceeded.message}</p>}
       {chat.isCut && <p role="status">The connection is lost. Trying again…</p>}

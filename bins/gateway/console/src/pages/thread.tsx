@@ -162,6 +162,13 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   const [tab, setTab] = useQuery("tab");
   const state = live?.state ?? loaded.value?.state;
   const isOver = OVER.includes(state);
+  // What is followed now may be over, and what was done may have begun it anew.
+  const again = () => {
+    setLive(null);
+    setCut(null);
+    setTurn((turn) => turn + 1);
+    loaded.again();
+  };
   useEffect(() => {
     if (!loaded.value || isOver) return;
     const leaving = new AbortController();
@@ -179,18 +186,17 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
     follow().catch((error) => leaving.signal.aborted || setCut(error));
     return () => leaving.abort();
   }, [path, !!loaded.value, isOver, turn]);
+  // One that is over may have been spoken to from elsewhere.
+  useEffect(() => {
+    const look = () => void (isOver && !document.hidden && again());
+    document.addEventListener("visibilitychange", look);
+    return () => document.removeEventListener("visibilitychange", look);
+  }, [path, isOver]);
   if (!loaded.value) return loaded.error ? <Failure error={loaded.error} /> : <p role="status">Loading…</p>;
   const thread = loaded.value as Record_;
   const decides = mayIn(thread.projectId);
   const stored = (thread.threadContent ?? []) as Message[];
   const messages = [...stored, ...((live?.chatHistory ?? []) as Message[]).filter((message) => !stored.some((known) => known.uid === message.uid))];
-  // What is followed now may be over, and what was done may have begun it anew.
-  const again = () => {
-    setLive(null);
-    setCut(null);
-    setTurn((turn) => turn + 1);
-    loaded.again();
-  };
   const act = (what: string, body: object = {}) => post(`${path}/${what}`, body).then(again);
   const approval = live && !isOver ? live.pendingApproval : thread.pendingApproval;
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=threads"));

@@ -5,7 +5,7 @@ import { get, post } from "../api.ts";
 import { json } from "../format.ts";
 import { fill, type Record_ } from "../groups.ts";
 import { Act, Badge, Failure, Json, useLoad } from "../parts/basic.tsx";
-import { may } from "../session.ts";
+import { may, mayIn } from "../session.ts";
 
 interface Tool {
   function: { name: string; description?: string; parameters?: { properties?: Record<string, Record_>; required?: string[] } };
@@ -32,7 +32,7 @@ function One({ server, tool }: { server: Record_; tool: Tool }): JSX.Element {
       <summary><code>{tool.function.name}</code> {tool.method && <small>{tool.method} {tool.endpoint}</small>} {tool.requiresApproval && <Badge of="needs approval" />}{tool.enabled === false && <Badge of="off" />}<p>{tool.function.description}</p></summary>
       <p class="label">Parameters</p>
       <Json value={tool.function.parameters ?? {}} />
-      {may("tool-servers:write", server.type === "integration" ? "POST /v1/integrations/servers/{id}/tools/{tool}/test" : "POST /v1/tool-servers/{toolServerId}/tools/{toolName}/test") && (
+      {mayIn(server.projectId) && may("tool-servers:write", server.type === "integration" ? "POST /v1/integrations/servers/{id}/tools/{tool}/test" : "POST /v1/tool-servers/{toolServerId}/tools/{toolName}/test") && (
         <>
           <label>Arguments<textarea class="code" rows={Math.min(12, typed.split("\n").length + 1)} value={typed} onInput={(event) => setTyped(event.currentTarget.value)} /></label>
           <Act kind="main" run={test}>Try it</Act>

@@ -56,10 +56,14 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
   // Above the tallest, one pixel of the scroll bar stands for more than one of the list: who drags it jumps, who goes on
   // row by row misses none.
   const scale = full > TALLEST ? (full - height) / (TALLEST - height) : 1;
+  const jumpedAt = useRef(0);
   const scrolled = (frame: HTMLElement) => {
     const now = frame.scrollTop;
     const most = Math.max(0, full - height);
-    const isStep = scale > 1 && Math.abs(now - top) <= height;
+    const isLong = Math.abs(now - top) > height;
+    if (isLong) jumpedAt.current = performance.now();
+    // The last steps of a long way that is animated are short.
+    const isStep = scale > 1 && !isLong && performance.now() - jumpedAt.current > 150;
     const next = isStep ? Math.min(most, Math.max(0, at + now - top)) : now * scale;
     const isEnd = now <= 0 || now >= shownHeight - height - 1;
     if (isStep && isEnd && Math.abs(next - now * scale) > height) frame.scrollTop = next / scale;
