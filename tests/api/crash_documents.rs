@@ -29,9 +29,20 @@ struct Known {
 }
 
 enum Asked {
-    Make { word: String },
-    Change { id: String, word: String },
-    Delete { id: String },
+    Make {
+        word: String,
+    },
+    Change {
+        id: String,
+        word: String,
+    },
+    Delete {
+        id: String,
+    },
+    /// A skill with a picture, whose bytes come to the store from memory.
+    Import {
+        word: String,
+    },
 }
 
 impl Asked {
@@ -55,6 +66,12 @@ impl Asked {
                 app.request(Method::PATCH, &format!("/documents/{id}")).json(&body)
             }
             Self::Delete { id } => app.request(Method::DELETE, &format!("/documents/{id}")),
+            Self::Import { word } => {
+                let part = |name: &str, bytes: Vec<u8>| Part::bytes(bytes).file_name(name.to_owned());
+                let text = part("SKILL.md", format!("---\nname: {word}\n---\nimported").into_bytes());
+                let form = Form::new().part("files", text).part("files", part("logo.png", vec![0xff; 100_000]));
+                app.request(Method::POST, "/skills/import").multipart(form)
+            }
         }
     }
 }
@@ -73,7 +90,8 @@ impl Known {
         let changed = ids.iter().skip(1).step_by(5).take(10).enumerate();
         let changed = changed.map(|(n, id)| Asked::Change { id: (*id).clone(), word: format!("again{round}x{n}") });
         let deleted = ids.first().map(|id| Asked::Delete { id: (*id).clone() });
-        made.chain(changed).chain(deleted).collect()
+        let imported = (0..4).map(|n| Asked::Import { word: format!("skill{round}x{n}") });
+        imported.chain(made).chain(changed).chain(deleted).collect()
     }
 
     /// Notes what was answered, and what may have happened without an answer.
@@ -82,7 +100,7 @@ impl Known {
         let done = answer.filter(|(status, _)| status.is_success());
         match (asked, done) {
             (Asked::Make { word }, Some((_, body))) => drop(self.words.insert(text(&body["_id"]), vec![word])),
-            (Asked::Make { .. }, None) => {}
+            (Asked::Make { .. }, None) | (Asked::Import { .. }, _) => {}
             (Asked::Change { id, word }, Some(_)) => drop(self.words.insert(id, vec![word])),
             (Asked::Change { id, word }, None) => self.words.get_mut(&id).expect("known").push(word),
             (Asked::Delete { id }, done) => {

@@ -318,6 +318,8 @@ async fn no_path_of_a_skill_leads_out_of_it_and_no_file_is_lost_behind_another()
     let escaped = b"---\nname: \"a\\u0000b\\r\\nc\"\n---\nx";
     let one_line = import(&app, &[("SKILL.md", escaped)]).await;
     assert_eq!((one_line.status, &one_line.body["folder"]["name"]), (StatusCode::CREATED, &json!("a b  c")));
+    let nameless = import(&app, &[("packing/SKILL.md", b"Pack it well."), ("packing/a.md", b"a")]).await;
+    assert_eq!(nameless.body["folder"]["name"], "packing", "{}", nameless.body);
     // Who it is stands in SKILL.md, whatever else is called SKILL.
     let other = b"---\nname: wrong\ndescription: wrong\n---\n";
     let named =

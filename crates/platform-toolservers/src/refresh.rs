@@ -70,7 +70,7 @@ impl PgToolServerService {
             }
             let before = row.settings()?.tool_definitions;
             let health = row.health.clone();
-            let changed = note_tools(&mut row, fetched, &before, began)?;
+            let changed = note_tools(&mut row, fetched, &before, if failure.is_some() { now } else { began })?;
             if changed {
                 row.version += 1;
             }

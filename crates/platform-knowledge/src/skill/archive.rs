@@ -84,9 +84,17 @@ fn is_added(path: &str) -> bool {
     path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store")
 }
 
-/// Files of a skill by their paths within it: without the folder that all lie in, without what systems add. An error
-/// says which path is not taken.
-pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<Vec<(String, FileContent)>, String> {
+/// Files of a skill by their paths within it.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub files: Vec<(String, FileContent)>,
+    /// The folder that all lay in.
+    pub folder: Option<String>,
+}
+
+/// Puts files where they are in a skill: without the folder that all lie in, without what systems add. An error says
+/// which path is not taken.
+pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<Placed, String> {
     let mut kept: Vec<(String, FileContent)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
     for (path, _) in &mut kept {
         while path.starts_with("./") {
@@ -101,6 +109,7 @@ pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<V
         }
     }
     let is_at_root = |path: &str| path.eq_ignore_ascii_case("SKILL.md");
+    let mut folder = None;
     if !kept.iter().any(|(path, _)| is_at_root(path)) {
         let root = kept.iter().find_map(|(path, _)| {
             let (root, rest) = path.split_once('/')?;
@@ -111,6 +120,7 @@ pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<V
                 for (path, _) in &mut kept {
                     path.drain(..root.len());
                 }
+                folder = Some(root.trim_end_matches('/').to_owned());
             }
             _ => return Err("there is no SKILL.md at its root".to_owned()),
         }
@@ -118,7 +128,7 @@ pub(super) fn placed(files: Vec<(String, FileContent)>) -> std::result::Result<V
     let mut seen = HashSet::new();
     match kept.iter().find(|(path, _)| !seen.insert(path.to_lowercase())) {
         Some((path, _)) => Err(format!("`{path}` is there twice")),
-        None => Ok(kept),
+        None => Ok(Placed { files: kept, folder }),
     }
 }
 
@@ -167,7 +177,8 @@ mod tests {
         assert_eq!(found[1], ("scripts/run.py".to_owned(), FileContent::Text("text".to_owned())));
         assert_eq!(found[2], ("logo.png".to_owned(), FileContent::Base64("/wA=".to_owned())));
         let root = placed(files(&["./review/SKILL.md", "review/a/b.md", "__MACOSX/x"])).expect("placed");
-        assert_eq!(root.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["SKILL.md", "a/b.md"]);
+        assert_eq!(root.files.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["SKILL.md", "a/b.md"]);
+        assert_eq!(root.folder.as_deref(), Some("review"));
         for bad in [
             &["SKILL.md", "../x"][..],
             &["SKILL.md", "/etc/passwd"],

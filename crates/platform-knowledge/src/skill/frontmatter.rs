@@ -41,8 +41,16 @@ pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
     (of("name", MAX_NAME), of("description", MAX_DESCRIPTION))
 }
 
+/// What stands in quotes, without a comment behind them.
+fn without_comment(value: &str) -> &str {
+    let comment = value.rfind(" #").filter(|at| value[..*at].trim_end().ends_with(['"', '\'']));
+    let is_quoted = value.starts_with(['"', '\'']) && !value.ends_with(['"', '\'']);
+    comment.filter(|_| is_quoted).map_or(value, |at| value[..at].trim_end())
+}
+
 /// A YAML scalar of one line without its quotes.
 fn unquoted(value: &str) -> Cow<'_, str> {
+    let value = without_comment(value);
     let within = |quote: char| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
     if let Some(bare) = within('"') {
         return serde_json::from_str(value).map_or(bare.into(), Cow::Owned);
@@ -88,6 +96,8 @@ mod tests {
         assert_eq!(identity(&long[..HEAD_BYTES]).0.as_deref(), Some("long"), "it may end behind what is looked at");
         let quoted = "---\nname: 'it''s'\ndescription: \"say \\\"so\\\"\"\n---\n";
         assert_eq!(identity(quoted), (Some("it's".to_owned()), Some("say \"so\"".to_owned())));
+        let noted = "---\nname: \"a # b\" # it's a name\ndescription: 'it''s # good: yes' # comment\n---\n";
+        assert_eq!(identity(noted), (Some("a # b".to_owned()), Some("it's # good: yes".to_owned())));
         let escaped = "---\nname: \"a\\u0000b\\r\\nc\"\n---\n";
         assert_eq!(identity(escaped).0.as_deref(), Some("a b  c"), "in one line, whatever is escaped");
         for folded in [

@@ -19,7 +19,7 @@ use platform_files::{Content, FileService, NewFile, StoredBytes};
 use platform_runtime::no_answer;
 
 use super::{
-    archive::{FileContent, MAX_BYTES, MAX_FILES, Unpacked, pack, placed},
+    archive::{FileContent, MAX_BYTES, MAX_FILES, Placed, Unpacked, pack, placed},
     files,
     frontmatter::{identity, shortened, stub},
     model::{
@@ -318,7 +318,7 @@ impl SkillService for PgKnowledge {
             }
             SkillFiles::Files(files) => unpacked(files),
         };
-        let files = match unpacked {
+        let Placed { files, folder } = match unpacked {
             Unpacked::Files(files) => placed(files).map_err(|reason| refused(&reason))?,
             Unpacked::TooLarge => return Err(too_large()),
             Unpacked::Refused(reason) => return Err(refused(&reason)),
@@ -328,7 +328,7 @@ impl SkillService for PgKnowledge {
             _ => return Err(refused("SKILL.md is no text")),
         };
         if place.name.is_empty() {
-            place.name = name.unwrap_or_else(|| "Skill".to_owned());
+            place.name = name.or(folder).unwrap_or_else(|| "Skill".to_owned());
         }
         place.description = description.map(|description| shortened(&description));
         place.check()?;
