@@ -30,7 +30,7 @@ console-build:
 check:
     bash .ci/run
 
-# the experiments of docs/RELIABILITY.md, all or some: crash race streams matrix egress hostile providers database fleet knowledge apps mcp sandbox
+# the experiments of docs/RELIABILITY.md, all or some: crash race streams matrix egress hostile providers database fleet turns knowledge apps mcp sandbox
 prove *WHAT:
     bash tests/prove.sh {{WHAT}}
 

@@ -19,11 +19,13 @@ hostile    platform-tests  attackers:: hostile:: hostile_files:: hostile_reads::
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm
+turns      platform-tests  agents:: chats:: messages:: process:: sub_agents:: tenants:: threads:: tools::
 knowledge  platform-tests  documents:: document_access:: document_files:: uploads:: vectors:: skills:: memory:: recall:: speech::
 apps       platform-tests  integrations:: tenant_integrations:: triggers:: webhooks::
 mcp        platform-tests  mcp_gateway:: mcp_protocol:: tenant_mcp::
 sandbox    platform-sandbox
-sandbox    platform-tests  sandboxes::
+sandbox    platform-environments
+sandbox    platform-tests  environments:: sandboxes::
 "
 export PROVE=whole
 asked=("$@")

@@ -147,6 +147,7 @@ async fn what_an_agent_cannot_be_is_refused_with_its_code() {
             "INVALID_GUARDRAIL",
         ),
         (cron("* * *", "UTC"), "INVALID_CRON"),
+        (cron(&format!("{} * * * *", vec!["0-59/1"; 200].join(",")), "UTC"), "INVALID_CRON"),
         (cron("0 0 30 2 *", "UTC"), "INVALID_CRON"),
         (cron("0 0 * * *", "Mars/Olympus"), "INVALID_CRON"),
         (json!({"periodicExecution": {"enabled": true, "cronExpression": "0 0 * * *"}}), "VALIDATION_ERROR"),

@@ -97,7 +97,8 @@ impl Doors<'_> {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 readers.into_iter().flatten().next().map(|reader| reader.status())
             }
-            // Questions of very many words.
+            // Questions of very many words, and lists of large records.
+            7 if fresh.is_multiple_of(2) => Some(app.get("/tool-servers?limit=100").await.status),
             7 => Some(app.post("/documents/search", json!({"query": &self.words[..1900], "limit": 20})).await.status),
             // Turns that nobody waits for.
             8 => {
@@ -145,6 +146,12 @@ async fn twelve_attackers_at_other_doors_take_only_their_share() {
     }
     let remembers = json!({"name": "R", "identifier": "recalls", "coreMemory": {"enabled": true, "recall": true}});
     assert_eq!(app.post("/assistants", remembers).await.status, StatusCode::CREATED);
+    let tool =
+        |n: usize| json!({"function": {"name": format!("t{n}"), "description": "x".repeat(4000)}, "endpoint": "/t"});
+    let large = json!({"name": "L", "url": tools.url(), "toolDefinitions": (0..200).map(tool).collect::<Vec<_>>()});
+    for _ in 0..20 {
+        assert_eq!(app.post("/tool-servers", large.clone()).await.status, StatusCode::CREATED);
+    }
     let environment = app.post("/environments", json!({"name": "E"})).await.body;
     let mcp = exposed(&app, "m", &mcp, json!({})).await;
     let (environment, client) = (text(&environment["_id"]), client(&app).await);

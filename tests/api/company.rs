@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
 use crate::{
+    documents::{document, indexed},
     support::{PROGRAM, UNBOUNDED, agent, eventually, is_terminal, set_usage_clock, text, tool, tool_server},
     triggers::{server_of, trigger},
     uploads::own_dir,
@@ -21,7 +22,7 @@ use crate::{
 
 const TENANTS: usize = 50;
 const DAYS: usize = 10;
-const ROTATION: usize = 3;
+const ROTATIONS: [usize; 2] = [3, 7];
 const DEPLOY: usize = 6;
 /// Every so manieth tenant has a quota that does not last a day, and every so manieth has agents at work.
 const SMALL: usize = 10;
@@ -114,7 +115,9 @@ impl Company {
         let app = process(&db, &settings);
 
         let tools = tool_server(&app, server.url(), &[tool("pay", "/slow/20", &json!({"method": "POST"}))]).await;
-        let specialization = json!({"availableToolsGroupsUids": [tools]});
+        let handbook = document(&app, "Handbook", "# Day one", json!({})).await;
+        indexed(&app, &handbook).await;
+        let specialization = json!({"availableToolsGroupsUids": [tools], "knowledgeDocumentIds": [handbook]});
         let clerk =
             agent(&app, json!({"concurrentExecutionLimit": 1000, "assistantSpecialization": specialization})).await;
         let daily =
@@ -133,7 +136,6 @@ impl Company {
         let more = json!({"agentId": clerk, "rateLimitPerMinute": 600});
         let hook = trigger(&app, &server_of(&app, "webhook").await, "webhook", more).await;
         let hook = text(&hook["webhookUrl"]).strip_prefix(app.url()).expect("ours").to_owned();
-        let handbook = app.post("/documents", json!({"name": "Handbook", "markdownContent": "# Day one"})).await;
         let news = FakeApp::start();
         news.set_feed(&feed(0));
         let more = json!({"agentId": clerk, "triggerConfig": {"url": format!("{}/feed", news.url())}});
@@ -146,7 +148,6 @@ impl Company {
         let made = app.post("/api-keys", json!({"name": "of the company"})).await.body;
         let (key, key_id) = (RwLock::new(text(&made["key"])), text(&made["_id"]));
         let fleet = vec![RwLock::new(app), RwLock::new(process(&db, &settings)), RwLock::new(process(&db, &settings))];
-        let handbook = text(&handbook.body["_id"]);
         Self { db, settings, fleet, key, key_id, clerk, hook, handbook, news, reader, machine }
     }
 
@@ -201,8 +202,9 @@ impl Company {
 
     /// A thread of a tenant's, worked or refused; whether it was worked.
     async fn work(&self, tenant: usize, day: usize) -> bool {
-        let message =
-            format!("/usage {{\"inputTokens\": {}, \"outputTokens\": 5}}\n/tool pay\n/tool pay\nDone", 50 + day);
+        let usage = json!({"inputTokens": 50 + day, "outputTokens": 5});
+        let search = json!({"query": "day"});
+        let message = format!("/usage {usage}\n/tool pay\n/tool pay\n/tool search_knowledge {search}\nDone");
         let body = json!({"message": message, "tenantId": named(tenant)});
         let path = format!("/v1/agents/{}/threads", self.clerk);
         let begun = self.ask(Method::POST, &path, &format!("w-{tenant}-{day}"), &body).await;
@@ -214,7 +216,9 @@ impl Company {
         let is_ended = |thread: &Value| thread["state"] == "completed" || thread["state"] == "limit_exceeded";
         let ended = self.ended(&path, is_ended).await;
         assert!(ended["state"] == "completed" || tenant.is_multiple_of(SMALL), "{ended:#}");
-        ended["state"] == "completed"
+        let is_worked = ended["state"] == "completed";
+        assert!(!is_worked || ended["threadContent"].to_string().contains("Handbook"), "{ended:#}");
+        is_worked
     }
 
     async fn ended(&self, path: &str, is_at_its_end: impl Fn(&Value) -> bool) -> Value {
@@ -229,8 +233,8 @@ impl Company {
         }
     }
 
-    /// What a tenant does on a day; how many threads were worked.
-    async fn day_of(&self, tenant: usize, day: usize) -> usize {
+    /// What a tenant does on a day; how many messages were answered, and threads worked.
+    async fn day_of(&self, tenant: usize, day: usize) -> (usize, usize) {
         let mut answered = 0;
         let messages = if tenant.is_multiple_of(SMALL) { 6 } else { 1 };
         for number in 0..messages {
@@ -242,12 +246,12 @@ impl Company {
         } else {
             assert_eq!(answered, messages);
         }
-        usize::from(tenant.is_multiple_of(WITH_AGENTS) && self.work(tenant, day).await)
+        (answered, usize::from(tenant.is_multiple_of(WITH_AGENTS) && self.work(tenant, day).await))
     }
 
     /// What comes from outside on a day: an event, told three times, and one of the news, which start a thread each,
     /// and another handbook.
-    async fn outside(&self, day: usize) -> usize {
+    async fn outside(&self, day: usize) -> (usize, usize) {
         self.news.set_feed(&feed(day + 1));
         for _ in 0..3 {
             let event = self.ask(Method::POST, &self.hook, &format!("day-{day}"), &json!({"day": day})).await;
@@ -256,7 +260,7 @@ impl Company {
         let words = json!({"markdownContent": format!("# Day {day}\n\nThe word is word{day}x.")});
         let path = format!("/v1/documents/{}", self.handbook);
         assert_eq!(self.ask(Method::PATCH, &path, &format!("h-{day}"), &words).await.0, StatusCode::OK);
-        2
+        (0, 2)
     }
 
     /// Writes the day into the ledger on the machine and saves it; whether it is told that this is saved.
@@ -377,10 +381,21 @@ fn named(tenant: usize) -> String {
 /// What each tenant spent on each day.
 type Days = Vec<Vec<Spent>>;
 
-/// Lives through all days; what was spent on them, how many threads were worked, and which days are in the ledger.
-async fn live(company: &Arc<Company>) -> (Days, usize, Vec<usize>) {
+/// What came of all days.
+struct Life {
+    spent: Days,
+    /// Messages that were answered, and threads that were worked.
+    answered: usize,
+    worked: usize,
+    /// Days that are in the ledger.
+    entered: Vec<usize>,
+}
+
+/// Lives through all days.
+async fn live(company: &Arc<Company>) -> Life {
     let (mut spent, mut books) = (vec![Vec::new(); TENANTS], [Spent::default(); TENANTS]);
-    let (mut runner, mut worked, mut cut, mut entered) = (TestRunner::deterministic(), 0, 0, Vec::new());
+    let (mut runner, mut cut, mut entered) = (TestRunner::deterministic(), 0, Vec::new());
+    let (mut answered, mut worked) = (0, 0);
     for day in 0..DAYS {
         company.set_clock(day).await;
         // They go on while a process is killed and started, which blocks this task.
@@ -397,12 +412,15 @@ async fn live(company: &Arc<Company>) -> (Days, usize, Vec<usize>) {
         #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
         let ledger = tokio::spawn(async move { ledger.enter(day).await });
         match day {
-            ROTATION => company.rotate().await,
+            _ if ROTATIONS.contains(&day) => company.rotate().await,
             DEPLOY => company.deploy().await,
             _ if day.is_multiple_of(2) => cut += company.misfortune(day, &mut runner).await,
             _ => {}
         }
-        worked += join_all(tenants).await.into_iter().map(|worked| worked.expect("a good day")).sum::<usize>();
+        for of in join_all(tenants).await {
+            let of = of.expect("a good day");
+            (answered, worked) = (answered + of.0, worked + of.1);
+        }
         entered.extend(ledger.await.expect("a good day").then_some(day));
         let read = format!("SELECT count(*) AS n FROM trigger_events WHERE trigger_id = '{}'", company.reader);
         eventually("the news", async || {
@@ -421,7 +439,7 @@ async fn live(company: &Arc<Company>) -> (Days, usize, Vec<usize>) {
     }
     assert!(cut > 0, "no kill met work");
     company.set_clock(DAYS).await;
-    (spent, worked, entered)
+    Life { spent, answered, worked, entered }
 }
 
 /// What is said of a tenant is what its chats and threads took, on each day.
@@ -463,9 +481,8 @@ async fn threads(company: &Company) -> BTreeMap<String, (bool, Spent)> {
     threads
 }
 
-/// Whoever listens is told of every turn and every thread, under one id each.
-async fn told(company: &Company, server: &FakeToolServer, threads: usize) -> BTreeMap<String, Value> {
-    let turns = company.db.number("SELECT count(*) AS n FROM events WHERE kind = 'chat.completed'").await;
+/// Whoever listens is told of every answer and every thread, under one id each.
+async fn told(company: &Company, server: &FakeToolServer, answers: usize, threads: usize) -> BTreeMap<String, Value> {
     company.db.run("UPDATE webhook_deliveries SET next_ms = 0 WHERE status = 'pending'").await;
     eventually("all that is told", async || {
         let mut told = BTreeMap::<String, Value>::new();
@@ -473,7 +490,7 @@ async fn told(company: &Company, server: &FakeToolServer, threads: usize) -> BTr
             told.insert(request.header("webhook-id").to_owned(), request.json());
         }
         let chats = told.values().filter(|event| event["type"] == "chat.completed").count();
-        (i64::try_from(chats) == Ok(turns) && told.len() - chats == threads).then_some(told)
+        (chats == answers && told.len() - chats == threads).then_some(told)
     })
     .await
 }
@@ -482,12 +499,17 @@ async fn told(company: &Company, server: &FakeToolServer, threads: usize) -> BTr
 async fn the_books_of_a_company_balance_after_ten_days_of_kills_a_rotated_key_and_a_deploy() {
     let (server, nats) = (FakeToolServer::start(), NatsServer::start());
     let company = Arc::new(Company::found(&server, nats.as_ref()).await);
-    let (spent, worked, entered) = live(&company).await;
+    let Life { spent, answered, worked, entered } = live(&company).await;
     for (tenant, days) in spent.iter().enumerate() {
         balances(&company, tenant, days).await;
     }
     let most = spent.iter().step_by(SMALL).flatten().map(|spent| spent.tokens()).max();
     assert!(most.is_some_and(|most| most > 500), "quotas were spent: {most:?}");
+    for days in spent.iter().step_by(SMALL) {
+        // What a process held that died may be a day's quota.
+        let served = days.iter().filter(|day| day.tokens() > 0).count();
+        assert!(served > DAYS / 2, "quotas begin anew each day: {days:?}");
+    }
 
     let threads = threads(&company).await;
     assert_eq!(threads.values().filter(|(completed, _)| *completed).count(), worked, "one for each that was begun");
@@ -496,7 +518,18 @@ async fn the_books_of_a_company_balance_after_ten_days_of_kills_a_rotated_key_an
     let taken: Vec<_> = threads.values().map(|(_, spent)| *spent).collect();
     assert_eq!(Spent::all(&months), Spent::all(&taken), "what the agent took");
 
-    let told = told(&company, &server, threads.len()).await;
+    let told = told(&company, &server, answered, threads.len()).await;
+    let mut chats = BTreeMap::<String, [i64; 2]>::new();
+    for data in told.values().filter(|event| event["type"] == "chat.completed").map(|event| &event["data"]) {
+        let so_far = ["inputTokens", "outputTokens"].map(|of| data["tokenUsage"][of].as_i64().expect("tokens"));
+        let known = chats.entry(text(&data["chatUID"])).or_default();
+        *known = [known[0].max(so_far[0]), known[1].max(so_far[1])];
+    }
+    for (chat, told) in &chats {
+        let chat = company.get(&format!("/assistants/default/chats/{chat}")).await;
+        let spent = Spent::of(&chat, "chatContent");
+        assert_eq!(*told, [spent.input, spent.output], "what was told of a chat: {}", chat["tokenUsage"]);
+    }
     let finished = told.values().filter(|event| event["type"] == "thread.finished").map(|event| &event["data"]);
     let finished = finished.map(|data| (text(&data["threadId"]), &data["tokenUsage"]));
     let finished: BTreeMap<_, _> = finished.collect();

@@ -1,5 +1,6 @@
 //! `/v1/environments`: the machines that agents work on, as records.
 
+use futures_util::future::join3;
 use platform_testing::{Reply, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -170,4 +171,33 @@ async fn agents_and_assistants_are_in_one_environment_at_a_time_and_have_what_it
     // One that is deleted leaves nobody behind in it.
     assert_eq!(app.delete(&second).await.status, StatusCode::OK);
     assert_eq!(app.get("/assistants/helper").await.body.get("environmentId"), None);
+}
+
+#[tokio::test]
+async fn nothing_works_in_an_environment_that_is_deleted_at_that_moment() {
+    let app = app().await;
+    for n in 0..12 {
+        for kind in ["agents", "assistants"] {
+            let (path, id) = environment(&app, json!({})).await;
+            let settings = json!({"name": format!("a{n}"), "environmentId": id});
+            let before = app.post(&format!("/{kind}"), json!({"name": format!("b{n}")})).await.body;
+            let changed = format!("/{kind}/{}", text(before.get("identifier").unwrap_or(&before["_id"])));
+            let (made, patched, gone) = join3(
+                app.post(&format!("/{kind}"), settings),
+                app.patch(&changed, json!({"environmentId": id})),
+                app.delete(&path),
+            )
+            .await;
+            assert_eq!(gone.status, StatusCode::OK, "{}", gone.body);
+            for answer in [made, patched] {
+                if !answer.status.is_success() {
+                    assert_eq!(answer.error(), "ENVIRONMENT_NOT_FOUND", "{}", answer.body);
+                    continue;
+                }
+                let name = text(answer.body.get("identifier").unwrap_or(&answer.body["_id"]));
+                let now = app.get(&format!("/{kind}/{name}")).await.body;
+                assert_eq!(now.get("environmentId"), None, "{kind}: {now}");
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::session,
+    documents::document,
     support::{Frames, PROGRAM, app, eventually, text, thread, thread_until, tool, tool_server, user, user_with},
 };
 
@@ -278,6 +279,13 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
     }
     let into = call(&app, &token, Method::POST, "/agents", json!({"name": "n", "projectId": public})).await;
     assert_eq!((into.status, into.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"), "reading is not adding");
+    let theirs = document(&app, "Theirs", "x", json!({"projectId": public})).await;
+    let own = document(&app, "Own", "x", json!({})).await;
+    let below = json!({"name": "n", "markdownContent": "x", "parentDocumentId": theirs});
+    for (method, path) in [(Method::POST, "/documents".to_owned()), (Method::PATCH, format!("/documents/{own}"))] {
+        let put = call(&app, &token, method, &path, below.clone()).await;
+        assert_eq!((put.status, put.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"), "nothing is put below theirs");
+    }
 
     // Each role opens what it says, at once, and closes it again.
     let at = 10;

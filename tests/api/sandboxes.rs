@@ -1,6 +1,9 @@
 //! `/v1/environments/{id}/sandbox…`: machines that run, and what is kept of them.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join;
 use platform_testing::{FakeToolServer, TestApp, TestDb};
@@ -14,7 +17,7 @@ use tokio::{
 use crate::{
     access::{key, post},
     environments::environment,
-    support::{PATIENCE, PROGRAM, app, app_with, eventually, text, thread, thread_in},
+    support::{PATIENCE, PROGRAM, UNBOUNDED, app, app_with, eventually, text, thread, thread_in},
 };
 
 mod lives;
@@ -695,4 +698,36 @@ async fn an_agent_works_on_one_machine_which_ends_with_its_thread() {
     let said =
         app.post("/assistants/alone/messages", json!({"message": "/tool run_command {\"command\": \"true\"}"})).await;
     assert!(said.body.to_string().contains("TOOL_NOT_AVAILABLE"), "{}", said.body);
+}
+
+#[tokio::test]
+async fn commands_that_say_very_much_are_masked_and_hold_up_nobody() {
+    let app = app_with(&UNBOUNDED).await;
+    let (path, _) = environment(&app, json!({"envVars": {"TOKEN": "ya29.a0AfH6SMBx-token-value"}})).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    let exec = format!("{path}/sandbox/exec");
+    let talk = async || {
+        let line = "echo $TOKEN; yes";
+        app.post(&exec, json!({"sandboxId": sandbox, "command": line, "timeoutSeconds": 6})).await
+    };
+    let is_over = AtomicBool::new(false);
+    let talking = async {
+        let (one, other) = join(talk(), talk()).await;
+        is_over.store(true, Ordering::Relaxed);
+        [one, other]
+    };
+    let reading = async {
+        let mut longest = Duration::ZERO;
+        while !is_over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            assert_eq!(app.get("/environments").await.status, StatusCode::OK);
+            longest = longest.max(began.elapsed());
+        }
+        longest
+    };
+    let (talked, longest) = join(talking, reading).await;
+    assert!(longest < Duration::from_secs(3), "a read waits for {longest:?}");
+    for said in talked {
+        assert_eq!((&said.body["exitCode"], &said.body["truncated"]), (&json!(124), &json!(true)), "{}", said.body);
+    }
 }

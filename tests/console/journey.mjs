@@ -464,9 +464,14 @@ await step("a tool of a profile is switched off, a skill leaves as a file and co
 
   await api("POST", "/skills/scaffold", { name: "review", description: "Reviews what was written" });
   await to(page, "#/skills");
+  await check(page, "skills");
+  await page.getByRole("link", { name: "review" }).click();
+  await page.getByText("Reviews what was written").first().waitFor();
+  await page.getByText("SKILL.md").waitFor();
+  await check(page, "a skill");
   const [file] = await Promise.all([page.waitForEvent("download"), press("Download")]);
   assert.equal(file.suggestedFilename(), "review.zip");
-  await check(page, "skills");
+  await to(page, "#/skills");
   await page.locator("input[type=file]").setInputFiles({ name: "review.zip", mimeType: "application/zip", buffer: await readFile(await file.path()) });
   await until("it is there twice", async () => (await api("GET", "/skills")).items.filter((it) => it.name === "review").length === 2);
 
@@ -643,9 +648,17 @@ await step("a list of a million chats is scrolled to its end", async () => {
     const threads = Array.from({ length: 100 }, (_, i) => ({ _id: `t${offset + i}`, name: `Thread ${offset + i}`, state: "completed", creationTimestampMs: 2 * (total - offset - i) + 1 }));
     return route.fulfill({ json: { threads, total, offset, limit: 100 } });
   });
+  const names = () => rows.locator("[role=row] a").allTextContents();
+  await to(page, "#/runs?state=completed");
+  await page.waitForSelector("text=Thread 0");
+  assert.deepEqual((await names()).slice(0, 2), ["Thread 0", "Thread 1"], "only threads have this state");
+  await page.getByLabel("Title").fill("x");
+  await page.getByText("No run has all of these").waitFor();
+  await page.getByLabel("State").selectOption("");
+  await page.waitForSelector("text=Chat 0");
+  assert.deepEqual((await names()).slice(0, 2), ["Chat 0", "Chat 1"], "only chats are found by their title");
   await to(page, "#/runs");
   await page.waitForSelector("text=Thread 0");
-  const names = () => rows.locator("[role=row] a").allTextContents();
   assert.deepEqual((await names()).slice(0, 4), ["Thread 0", "Chat 0", "Thread 1", "Chat 1"]);
   await rows.evaluate((rows) => (rows.scrollTop = rows.scrollHeight));
   await page.waitForSelector("text=Chat 999");

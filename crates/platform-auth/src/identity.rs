@@ -38,3 +38,20 @@ pub enum Rights {
         claims: Vec<(String, String)>,
     },
 }
+
+impl Rights {
+    /// Bytes of memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let all = |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| size_of::<String>() + text.len()).sum();
+        match self {
+            Self::Session => 0,
+            Self::Key(rules) => {
+                let endpoints = rules.endpoints.iter().flat_map(|endpoint| [&endpoint.method, &endpoint.path]);
+                all(&mut rules.domains.iter().chain(endpoints))
+            }
+            Self::Token { resource, claims, .. } => {
+                all(&mut resource.iter().chain(claims.iter().flat_map(|(name, value)| [name, value])))
+            }
+        }
+    }
+}

@@ -24,7 +24,7 @@ use crate::{
 /// The last use of a key is written at most this often.
 const TOUCH_MS: i64 = 60_000;
 /// Credentials that are remembered at once.
-const MAX_REMEMBERED: u64 = 100_000;
+const MAX_REMEMBERED: u64 = 128 << 20;
 /// Documents of applications that are remembered.
 const MAX_DOCUMENTS: u64 = 1000;
 
@@ -90,7 +90,8 @@ pub(crate) struct Known {
 impl PgAuthService {
     /// Tells other processes of changes over the bus.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Result<Self> {
-        let known = InvalidatedCache::new(bus, "credential", Capacity::Entries(MAX_REMEMBERED));
+        let bytes = |known: &Known| known.identity.rights.bytes();
+        let known = InvalidatedCache::new(bus, "credential", Capacity::Bytes(MAX_REMEMBERED, bytes));
         let signing = SigningKeys::new(db, Arc::clone(&vault), Arc::clone(&clock));
         let external = config.trusted.clone().map(External::new).transpose()?;
         let documents = Cache::builder().max_capacity(MAX_DOCUMENTS).time_to_live(oauth::DOCUMENT).build();

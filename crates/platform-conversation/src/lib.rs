@@ -29,6 +29,7 @@ mod columns;
 mod compact;
 mod content;
 mod context;
+mod environments;
 mod feedback;
 mod files;
 mod history;
@@ -56,6 +57,7 @@ pub use columns::{
 pub use compact::{Span, TurnError, compact};
 pub use content::{Content, ContentPages, listed_contents};
 pub use context::UserMessage;
+pub use environments::{Environments, InheritedParts, check_environment, use_environments_in};
 pub use feedback::{MessageFeedback, NewFeedback};
 pub use files::{FileFetcher, StoredFile, message_file_bytes, screen_files};
 pub use history::kept_history;
@@ -73,7 +75,7 @@ pub use queue::{Queued, awaited};
 pub use refers::Refers;
 pub use request::{ClientFunction, ClientTool, TriggerOrigin, TurnRequest};
 pub use search::{Match, Matches};
-pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, check_environment, takes_no_tools};
+pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, takes_no_tools};
 pub use store::{ConversationStore, INSERT_MESSAGES, insert_messages};
 pub use stored::Stored;
 pub use sub_agents::{

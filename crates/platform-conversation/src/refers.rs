@@ -16,8 +16,8 @@ pub struct Refers {
     pub folders: Vec<String>,
     /// Skills: id and type.
     pub skills: Vec<(String, String)>,
-    /// The environment that it works in.
-    pub environment: Option<String>,
+    /// The environment that it works in; of several patches all.
+    pub environments: Vec<String>,
 }
 
 impl Refers {
@@ -28,7 +28,7 @@ impl Refers {
             documents: settings.knowledge_document_ids.clone(),
             folders: settings.knowledge_folder_ids.clone(),
             skills: settings.knowledge_skills.iter().map(|skill| (skill.id.clone(), skill.r#type.clone())).collect(),
-            environment: settings.environment_id.clone(),
+            environments: settings.environment_id.iter().cloned().collect(),
         }
     }
 
@@ -42,8 +42,9 @@ impl Refers {
         let given = patch.get("knowledgeSkills").and_then(Value::as_array).into_iter().flatten();
         let text = |skill: &Value, name: &str| skill.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let skills = given.map(|skill| (text(skill, "id"), text(skill, "type"))).collect();
-        let says = names.iter().chain(&["knowledgeSkills"]).any(|name| patch.contains_key(*name));
-        says.then_some(Self { tools, documents, folders, skills, environment: None })
+        let environments = patch.get("environmentId").and_then(Value::as_str).map(str::to_owned).into_iter().collect();
+        let says = names.iter().chain(&["knowledgeSkills", "environmentId"]).any(|name| patch.contains_key(*name));
+        says.then_some(Self { tools, documents, folders, skills, environments })
     }
 
     /// Documents and folders, each with all skills: an id does not say which of both a skill is.
@@ -59,6 +60,7 @@ impl Refers {
         self.documents.extend_from_slice(&other.documents);
         self.folders.extend_from_slice(&other.folders);
         self.skills.extend_from_slice(&other.skills);
+        self.environments.extend_from_slice(&other.environments);
         self
     }
 }

@@ -4,13 +4,14 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result};
 use platform_guardrails::{Guardrails, Screen};
 use platform_runtime::{
-    Catalog, ChildPool, Environments, InheritedParts, ModelSpec, OutputSchema, Payer, StructuredOutput, TenantAppOffer,
-    TurnScope, TurnSkill, check_schema,
+    Catalog, ChildPool, ModelSpec, OutputSchema, Payer, StructuredOutput, TenantAppOffer, TurnScope, TurnSkill,
+    check_schema,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::environments::{Environments, InheritedParts};
 use crate::parts::{
     AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,
     ReasoningEffort, TenantIntegrationsConfig, TenantMcpConfig,
@@ -21,6 +22,8 @@ const WIDGET_BYTES: usize = 16_384;
 /// Documents, and folders, that one assistant has.
 const MAX_ATTACHED: usize = 1000;
 const MAX_SKILLS: usize = 100;
+/// Tools, roles and others that it names.
+const MAX_NAMED: usize = 1000;
 
 /// Whether an assistant takes messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -197,6 +200,17 @@ impl AssistantSettings {
         checks.count("knowledgeSkills", self.knowledge_skills.len(), MAX_SKILLS);
         checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MAX_ATTACHED);
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
+        checks.picture("imgUrl", self.img_url.as_deref());
+        let shown_to = &self.access_configuration.visibility_by_role;
+        for (path, names) in [
+            ("enabledTools", self.enabled_tools.as_deref().unwrap_or_default()),
+            ("approvalTools", &self.approval_tools),
+            ("availableSkillIds", &self.available_skill_ids),
+            ("codeSnippetIds", &self.code_snippet_ids),
+            ("accessConfiguration.visibilityByRole", shown_to),
+        ] {
+            checks.names(path, names, MAX_NAMED);
+        }
         checks.finish()?;
         if let Some(output) = &self.structured_output {
             output.check()?;
@@ -278,13 +292,6 @@ impl AssistantSettings {
             asked => catalog.choose(asked.0, asked.1),
         }
     }
-}
-
-/// `ENVIRONMENT_NOT_FOUND` for one that is not there.
-pub async fn check_environment(environments: &dyn Environments, account: &AccountId, id: Option<&str>) -> Result<()> {
-    let Some(id) = id else { return Ok(()) };
-    let missing = || Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", id);
-    environments.inherited(account, id).await?.map(drop).ok_or_else(missing)
 }
 
 /// The port to assistants that agents are made from (contract 03 §1, `assistantSpecialization.identifier`).

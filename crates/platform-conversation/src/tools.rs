@@ -17,6 +17,8 @@ use crate::{
 };
 
 const MAX_CLIENT_TOOLS: usize = 50;
+/// Bytes of what one of them does.
+const MAX_DESCRIPTION: usize = 16 << 10;
 
 /// For whom tools are called.
 #[derive(Clone, Copy, Default)]
@@ -135,6 +137,7 @@ pub fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
         if !is_function_name(name) {
             checks.issue(&at("function.name"), "format", "function.name must match ^[A-Za-z0-9_-]{1,64}$");
         }
+        checks.bytes(&at("function.description"), tool.function.description.len(), MAX_DESCRIPTION);
         if !names.insert(name) {
             double = Some(name);
         }

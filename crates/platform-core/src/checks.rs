@@ -78,6 +78,10 @@ pub struct Checks {
     limits: FieldLimits,
 }
 
+/// Bytes of a name of something else, and of a picture in a record.
+const MAX_REFERENCE: usize = 256;
+const MAX_PICTURE: usize = 64 << 10;
+
 impl Checks {
     /// With limits other than the defaults.
     pub fn within(limits: &FieldLimits) -> Self {
@@ -136,6 +140,19 @@ impl Checks {
         if limit > 0 && count > limit {
             self.issue(path, "length", format!("{path} must have at most {limit} elements, it has {count}"));
         }
+    }
+
+    /// Names of records, tools or roles: at most `most`, each of at most 256 bytes.
+    pub fn names(&mut self, path: &str, names: &[String], most: usize) {
+        self.count(path, names.len(), most);
+        if let Some((at, name)) = names.iter().enumerate().find(|(_, name)| name.len() > MAX_REFERENCE) {
+            self.bytes(&format!("{path}[{at}]"), name.len(), MAX_REFERENCE);
+        }
+    }
+
+    /// The address of a picture, or the picture itself as `data:`.
+    pub fn picture(&mut self, path: &str, url: Option<&str>) {
+        self.bytes(path, url.map_or(0, str::len), MAX_PICTURE);
     }
 
     /// Not more variables than an environment may have.

@@ -4,7 +4,7 @@
 //! `sandbox_snapshots` and `sandbox_calls`, and the objects under `snapshots/`; the endpoints `/v1/environments`; the
 //! tools of `builtin-sandbox`. **Needs** a [`SandboxBackend`](platform_sandbox::SandboxBackend) that makes machines, an
 //! object store for what is kept of them, and a vault for variables. It answers the port
-//! [`Environments`](platform_runtime::Environments).
+//! [`Environments`](platform_conversation::Environments).
 //!
 //! **Invariants**: one machine at a time for an environment, or for each of its tenants, over all processes; the
 //! process that has it says so every few seconds, and a machine whose process is silent has failed; a snapshot becomes

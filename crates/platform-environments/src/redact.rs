@@ -1,9 +1,14 @@
 //! Values of variables, masked in whatever a machine says (contract 13 §4): as they are, in base64 and hexadecimal at
 //! any offset, and as they stand in URLs and JSON.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    num::NonZero,
+    sync::{Arc, LazyLock},
+    thread::available_parallelism,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_core::{AccountId, FairSemaphore, Result, run_blocking};
 use platform_vault::spellings;
 
 /// Shorter values are words that stand everywhere.
@@ -13,12 +18,39 @@ const MAX_RELEASED: usize = 3;
 /// From this length on lines of a value are masked by themselves, and forms are found though their lines are broken: what
 /// is shorter is in lists of numbers, too.
 const LONG_LINE: usize = 12;
-/// Longer forms are found part by part, so that looking costs little whatever the values are.
+/// Longer forms are found part by part.
 const PART: usize = 64;
 /// No part is longer.
 const LONGEST: usize = 2 * PART;
 /// Of values beyond so many bytes together fewer forms are known.
 const MAX_BYTES: usize = 256 << 10;
+/// Bytes of the next line that tell whether a value may go on there.
+const GLANCE: usize = SHORTEST;
+/// Bytes that are masked at once: some thousand values of the same letters take a microsecond for each.
+const FEW_BYTES: usize = 256;
+/// More are masked at so many places, of which an account has half.
+static PLACES: LazyLock<FairSemaphore> = LazyLock::new(|| {
+    let all = available_parallelism().map_or(1, NonZero::get);
+    FairSemaphore::new(all, all.div_ceil(2))
+});
+
+/// Masks so many bytes: few at once, more beside the threads that serve others.
+pub(crate) async fn mask<T: Send + 'static>(
+    account: &AccountId,
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    if bytes <= FEW_BYTES {
+        return Ok(work());
+    }
+    let place = PLACES.acquire(account).await;
+    run_blocking(move || {
+        let _place = place;
+        Ok(work())
+    })
+    .await
+}
+
 /// Every form of every value, in order, with what it is replaced by.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redactor {
@@ -26,34 +58,56 @@ pub(crate) struct Redactor {
     /// Those that are found though their lines are broken.
     long: Arc<Forms>,
     names: Arc<Vec<String>>,
-    /// Which bytes a form begins with.
-    begins: Arc<BTreeSet<u8>>,
     longest: usize,
 }
 
-/// Forms in order, each with the number of its name.
+/// Forms in order.
 #[derive(Debug, Default)]
-struct Forms(Vec<(Vec<u8>, usize)>);
+struct Forms(Vec<Form>);
+
+#[derive(Debug, Clone)]
+struct Form {
+    bytes: Vec<u8>,
+    /// Number of the name of the value.
+    name: usize,
+    /// The longest other form that this one begins with.
+    within: Option<usize>,
+}
 
 impl Forms {
-    /// The longest form that a text begins with: its length, and what it is replaced by.
-    fn at(&self, mut text: &[u8]) -> Option<(usize, usize)> {
-        loop {
-            // The last form that does not come after the text: it is a beginning of it, or tells how long one can be.
-            let after = self.0.partition_point(|(form, _)| form.as_slice() <= text);
-            let (form, name) = &self.0[after.checked_sub(1)?];
-            if text.starts_with(form) {
-                return Some((form.len(), *name));
+    /// Of these, in order, each with the number of its name.
+    fn of(all: impl Iterator<Item = (Vec<u8>, usize)>) -> Self {
+        let mut forms: Vec<Form> = Vec::new();
+        for (bytes, name) in all {
+            // What it begins with is the form before it, or what that begins with.
+            let mut within = forms.len().checked_sub(1);
+            while let Some(other) = within.filter(|other| !bytes.starts_with(&forms[*other].bytes)) {
+                within = forms[other].within;
             }
-            let common = form.iter().zip(text).take_while(|(one, other)| one == other).count();
-            text = text.get(..common).filter(|text| !text.is_empty())?;
+            forms.push(Form { bytes, name, within });
         }
+        Self(forms)
+    }
+
+    fn after(&self, text: &[u8]) -> usize {
+        self.0.partition_point(|form| form.bytes.as_slice() <= text)
+    }
+
+    /// The longest form that a text begins with: its length, and what it is replaced by.
+    fn at(&self, text: &[u8]) -> Option<(usize, usize)> {
+        // Whatever the text begins with, the last form that does not come after the text begins with it, too.
+        let last = self.after(text).checked_sub(1)?;
+        let common = self.0[last].bytes.iter().zip(text).take_while(|(one, other)| one == other).count();
+        let mut form = &self.0[last];
+        while form.bytes.len() > common {
+            form = &self.0[form.within?];
+        }
+        Some((form.bytes.len(), form.name))
     }
 
     /// Whether a text may be the beginning of a form.
     fn may_begin(&self, text: &[u8]) -> bool {
-        let after = self.0.partition_point(|(form, _)| form.as_slice() <= text);
-        self.0.get(after).is_some_and(|(form, _)| form.starts_with(text))
+        self.0.get(self.after(text)).is_some_and(|form| form.bytes.starts_with(text))
     }
 }
 
@@ -73,11 +127,14 @@ impl Redactor {
         }
         forms.sort();
         forms.dedup_by(|one, other| one.0 == other.0);
-        let begins = forms.iter().filter_map(|(form, _)| form.first().copied()).collect();
         let longest = forms.iter().map(|(form, _)| form.len()).max().unwrap_or(0);
-        let long = forms.iter().filter(|(form, _)| form.len() >= LONG_LINE).cloned().collect();
-        let (forms, long) = (Arc::new(Forms(forms)), Arc::new(Forms(long)));
-        Self { forms, long, names: Arc::new(names), begins: Arc::new(begins), longest }
+        let long = Forms::of(forms.iter().filter(|(form, _)| form.len() >= LONG_LINE).cloned());
+        Self { forms: Arc::new(Forms::of(forms.into_iter())), long: Arc::new(long), names: Arc::new(names), longest }
+    }
+
+    /// Whether there is anything to mask.
+    pub fn is_empty(&self) -> bool {
+        self.longest == 0
     }
 
     /// A text that is all there.
@@ -100,7 +157,7 @@ impl Redactor {
 }
 
 /// Masks a text as it comes; a value that is cut into pieces is masked, too.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RedactedStream {
     redactor: Redactor,
     /// What may be the beginning of a value.
@@ -112,6 +169,11 @@ pub(crate) struct RedactedStream {
 }
 
 impl RedactedStream {
+    /// Whether it shows all that it is given.
+    pub fn is_open(&self) -> bool {
+        self.redactor.is_empty()
+    }
+
     /// What can be shown now.
     pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
@@ -138,7 +200,7 @@ impl RedactedStream {
     }
 
     fn mask(&mut self, is_last: bool) -> Vec<u8> {
-        let Redactor { forms, long, names, begins, longest } = &self.redactor;
+        let Redactor { forms, long, names, longest } = &self.redactor;
         let mut shown = Vec::with_capacity(self.held.len());
         let ahead = self.ahead;
         let show = |shown: &mut Vec<u8>, at: usize, byte: u8| {
@@ -149,7 +211,7 @@ impl RedactedStream {
         let (mut at, mut feed) = (0, 0);
         while at < self.held.len() {
             let rest = &self.held[at..];
-            if !begins.contains(&rest[0]) {
+            if !forms.may_begin(&rest[..1]) {
                 show(&mut shown, at, rest[0]);
                 self.last = None;
                 at += 1;
@@ -160,7 +222,11 @@ impl RedactedStream {
             }
             // Only what begins a value before its line ends may go on in the next one.
             let is_wrapped = feed < self.held.len() && feed - at < *longest && long.may_begin(&rest[..feed - at]);
-            let line = is_wrapped.then(|| Unwrapped::of(rest, *longest));
+            let goes_on = || {
+                let glance = Unwrapped::of(rest, feed - at + GLANCE);
+                long.may_begin(glance.bytes()) || long.at(glance.bytes()).is_some()
+            };
+            let line = (is_wrapped && goes_on()).then(|| Unwrapped::of(rest, *longest));
             let line = line.as_ref();
             // A longer form may yet come of what is a shorter one already.
             let may_go_on = (rest.len() < *longest && forms.may_begin(rest))

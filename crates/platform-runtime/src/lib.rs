@@ -55,8 +55,8 @@ pub use model::{
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
 pub use scope::{
-    ChatStates, DocumentReader, Environments, InheritedParts, KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled,
-    SANDBOX_TOOLS, SKILL_TOOLS, TENANT_APPS, TENANT_MCP, TenantAppOffer, ThreadStates, TurnScope, TurnSkill,
+    ChatStates, DocumentReader, KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SANDBOX_TOOLS, SKILL_TOOLS,
+    TENANT_APPS, TENANT_MCP, TenantAppOffer, ThreadStates, TurnScope, TurnSkill,
 };
 pub use structured::{Checked, OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};

@@ -1,4 +1,4 @@
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -144,41 +144,6 @@ impl Recall for () {
 
     async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Recalled> {
         Ok(Recalled::default())
-    }
-}
-
-/// What all who are connected to an environment have (contract 13 §1).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InheritedParts {
-    /// Tool servers and built-in groups.
-    pub groups: Vec<String>,
-    /// Documents.
-    pub documents: Vec<String>,
-    /// Folders.
-    pub folders: Vec<String>,
-    /// Skills.
-    pub skills: Vec<TurnSkill>,
-}
-
-/// The environments that agents and assistants work in.
-#[async_trait]
-pub trait Environments: Send + Sync {
-    /// What those who are connected to one have of it; `None` when there is none.
-    async fn inherited(&self, account: &AccountId, id: &str) -> Result<Option<Arc<InheritedParts>>>;
-
-    /// The machines that these threads used last, by thread.
-    async fn sandboxes(&self, account: &AccountId, threads: &[String]) -> Result<HashMap<String, String>>;
-}
-
-/// There are no environments.
-#[async_trait]
-impl Environments for () {
-    async fn inherited(&self, _: &AccountId, _: &str) -> Result<Option<Arc<InheritedParts>>> {
-        Ok(None)
-    }
-
-    async fn sandboxes(&self, _: &AccountId, _: &[String]) -> Result<HashMap<String, String>> {
-        Ok(HashMap::new())
     }
 }
 

@@ -6,6 +6,7 @@ mod attempts;
 mod machines;
 
 use std::{
+    os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -28,11 +29,33 @@ fn main() -> ExitCode {
         what_is_started_dies_with_the_machine_and_takes_no_more_than_its_share(&backend).await;
         a_machine_is_made_and_runs_commands_quickly(&backend).await;
         println!("3 passed");
+        if rustix::process::geteuid().is_root() {
+            all_of_it_holds_for_whoever_is_not_root();
+        }
     })
 }
 
+/// Where the disks of machines are, when another user tries them.
+const DIR: &str = "PLATFORM_TEST_MACHINES";
+
 fn dir() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines")
+    std::env::var_os(DIR).map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines"), PathBuf::from)
+}
+
+/// Runs this program once more as a user who has no rights, from a directory of theirs.
+fn all_of_it_holds_for_whoever_is_not_root() {
+    const NOBODY: u32 = 65_534;
+    let home = std::env::temp_dir().join(format!("platform-machines-{}", std::process::id()));
+    std::fs::create_dir(&home).expect("a directory");
+    let program = home.join("machine");
+    std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
+    chown(&home, Some(NOBODY), Some(NOBODY)).expect("theirs");
+    let mut again = std::process::Command::new(program);
+    again.uid(NOBODY).gid(NOBODY).current_dir(&home).env(DIR, home.join("machines"));
+    println!("as a user without rights:");
+    let outcome = again.status();
+    std::fs::remove_dir_all(home).expect("removed");
+    assert!(outcome.expect("it starts").success());
 }
 
 fn backend() -> ProcessBackend {

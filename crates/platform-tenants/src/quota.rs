@@ -36,6 +36,9 @@ pub use counters::{RESERVE, SETTLE, refusals, settle_in};
 
 /// Tenants whose rules are remembered at once.
 const MAX_REMEMBERED: u64 = 100_000;
+/// Bytes of the rules that are remembered, of so many tenants where nothing is exempt from them; and of one rule.
+const MAX_STANDINGS: u64 = 128 << 20;
+const RULE: usize = 1024;
 /// An estimate is the mean of so many calls.
 const CALLS: usize = 20;
 /// What a first call is expected to take.
@@ -58,6 +61,12 @@ pub(crate) struct Standing {
 impl Standing {
     pub fn new(rules: Vec<Effective>, excluded_assistants: Vec<String>, excluded_agents: Vec<String>) -> Self {
         Self { rules, excluded_assistants, excluded_agents, counted: OnceLock::new() }
+    }
+
+    /// Bytes of memory, about.
+    fn bytes(&self) -> usize {
+        let exempt = self.excluded_assistants.iter().chain(&self.excluded_agents);
+        RULE * self.rules.len() + exempt.map(|name| size_of::<String>() + name.len()).sum::<usize>()
     }
 
     fn counted(&self) -> (Arc<RawValue>, Arc<[Value]>) {
@@ -115,7 +124,7 @@ impl Quotas {
             owner: Id::<Owner>::generate().into(),
             db: db.clone(),
             model,
-            standings: InvalidatedCache::new(bus, TENANT, Capacity::Entries(MAX_REMEMBERED)),
+            standings: InvalidatedCache::new(bus, TENANT, Capacity::Bytes(MAX_STANDINGS, Standing::bytes)),
             unlimited: Arc::default(),
             reserving: GroupWriter::new(db, BATCH, |conn, items| reserve(conn, items).boxed()),
             settling: GroupWriter::new(db, BATCH, |conn, items| settle_all(conn, items).boxed()),

@@ -227,8 +227,8 @@ impl NewTier {
         }
         checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
-        checks.count("excludedAssistants", self.excluded_assistants.len(), 1000);
-        checks.count("excludedAgents", self.excluded_agents.len(), 1000);
+        checks.names("excludedAssistants", &self.excluded_assistants, 1000);
+        checks.names("excludedAgents", &self.excluded_agents, 1000);
         check_rules(&mut checks, &mut self.rules);
         checks.finish()
     }

@@ -5,6 +5,9 @@ use utoipa::ToSchema;
 
 use crate::definition::{CustomHeader, check_headers, check_secret};
 
+/// Bytes of what is no secret of it.
+const MAX_TEXT: usize = 4096;
+
 /// How calls authenticate themselves (contract 04 §3); only the fields of the method are kept. Other names are refused:
 /// a credential that silently does not count is worse than an error.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -114,6 +117,26 @@ impl AuthenticationConfig {
     pub(crate) fn check(&mut self, checks: &mut Checks) {
         let given = std::mem::replace(self, Self::of(self.authentication_method));
         let at = |field: &str| format!("authenticationConfig.{field}");
+        for (field, text) in [
+            ("username", &given.username),
+            ("clientId", &given.client_id),
+            ("refreshTokenEndpoint", &given.refresh_token_endpoint),
+            ("grant_type", &given.grant_type),
+            ("scope", &given.scope),
+            ("requestFormat", &given.request_format),
+        ] {
+            checks.bytes(&at(field), text.as_ref().map_or(0, String::len), MAX_TEXT);
+        }
+        for (field, secret) in [
+            ("token", &given.token),
+            ("password", &given.password),
+            ("clientSecret", &given.client_secret),
+            ("refreshToken", &given.refresh_token),
+        ] {
+            if let Some(secret) = secret {
+                check_secret(checks, &at(field), secret);
+            }
+        }
         let mut missing = |field: &str, is_there: bool| {
             if !is_there {
                 checks.issue(&at(field), "required", format!("{field} is required"));
@@ -164,15 +187,5 @@ impl AuthenticationConfig {
             }
         }
         check_headers(checks, "authenticationConfig.customHeaders", &self.custom_headers);
-        for (field, secret) in [
-            ("token", &self.token),
-            ("password", &self.password),
-            ("clientSecret", &self.client_secret),
-            ("refreshToken", &self.refresh_token),
-        ] {
-            if let Some(secret) = secret {
-                check_secret(checks, &at(field), secret);
-            }
-        }
     }
 }

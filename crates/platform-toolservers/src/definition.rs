@@ -211,6 +211,9 @@ pub(crate) fn is_plain(header: &str) -> bool {
     ["accept", "content-type"].iter().any(|plain| header.eq_ignore_ascii_case(plain))
 }
 
+/// Parameters of a tool that go into its address.
+const MAX_KEYS: usize = 200;
+
 /// What goes into a header must be one line.
 pub(crate) fn check_secret(checks: &mut Checks, path: &str, secret: &Secret) {
     let text = secret.expose();
@@ -255,6 +258,9 @@ impl ToolDefinition {
             Err(reason) => checks.issue(&at("function.parameters"), "type", reason),
         }
         self.check_request(checks, path, server);
+        checks.names(&at("pathParametersKeys"), &self.path_parameters_keys, MAX_KEYS);
+        checks.names(&at("queryParametersKeys"), &self.query_parameters_keys, MAX_KEYS);
+        checks.bytes(&at("bodyPropertyKey"), self.body_property_key.len(), 256);
         check_headers(checks, &at("customHeaders"), &self.custom_headers);
         for (field, template) in [
             ("bodyJsonTemplate", &self.body_json_template),

@@ -60,6 +60,11 @@ impl OfferedServer {
         &self.0.id
     }
 
+    /// Bytes of memory, about.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     /// What stands before the names of its tools.
     pub fn identifier(&self) -> &str {
         &self.0.identifier

@@ -145,6 +145,7 @@ impl ToolServerSettings {
         }
         checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
+        checks.picture("imageUrl", self.image_url.as_deref());
         match &self.url {
             None if self.is_app => {}
             None => checks.issue("url", "required", "url is required: where the server is"),

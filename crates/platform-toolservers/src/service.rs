@@ -453,8 +453,9 @@ impl ToolServerService for PgToolServerService {
     }
 
     async fn list(&self, account: &AccountId, filter: &ToolServerFilter, page: Page) -> Result<ToolServerList> {
-        let conn = self.db.read().await?;
-        let (rows, total, page) = repository::list(conn.get(), account, filter, page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (rows, total, page) = repository::list(&conn, account, filter, page).await?;
+        drop(conn);
         let tool_servers: Vec<ToolServer> = rows.iter().map(|row| row.shown().brief()).collect();
         let has_more = page.offset.saturating_add(i64::try_from(tool_servers.len()).unwrap_or(0)) < total;
         Ok(ToolServerList { tool_servers, total, offset: page.offset, limit: page.limit, has_more })

@@ -77,6 +77,8 @@ export interface Group {
   create?: { path?: Path; first?: string[]; shows?: boolean };
   edit?: { first?: string[]; without?: string[] };
   read?: Query;
+  /// Where one record is, when that is not below the list, and which part of the answer it is.
+  record?: { path: Path; of: (answer: Record_) => Record_ };
   remove?: string;
   actions?: Action[];
   below?: Below[];
@@ -171,7 +173,8 @@ export const GROUPS: Group[] = [
     empty: "No folders yet. Attach a folder to an assistant, and it knows all documents below it.",
   }),
   of<Api.Skill>({
-    id: "skills", title: "Skills", one: "skill", section: "Knowledge", path: "/v1/skills", items: "items", paged: "whole", scope: "skills:read", id_: "id", columns: ["name", "description", "tags", "readCount"], filters: [{ name: "search" }, { name: "tags" }], isFlat: true, create: { path: "/v1/skills/scaffold", first: ["name", "description"] },
+    id: "skills", title: "Skills", one: "skill", section: "Knowledge", path: "/v1/skills", items: "items", paged: "whole", scope: "skills:read", id_: "id", columns: ["name", "description", "tags", "readCount"], filters: [{ name: "search" }, { name: "tags" }], create: { path: "/v1/skills/scaffold", first: ["name", "description"] },
+    idOf: (it) => it.id ?? it.folder._id, record: { path: "/v1/skills/{id}/tree", of: ({ skill, ...tree }) => ({ ...skill, ...tree }) },
     actions: [
       { title: "Install", method: "POST", path: "/v1/skills/{id}/install", asks: ["agents", "scope"] },
       { title: "Download", method: "GET", path: "/v1/skills/{id}/archive" },

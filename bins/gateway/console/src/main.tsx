@@ -11,7 +11,7 @@ import { Accounts } from "./pages/accounts.tsx";
 import { Costs, Judging, Start, Threads } from "./pages/agents.tsx";
 import { Connect, DefaultSecret, mayConnect, MyTools, Preview } from "./pages/connect.tsx";
 import { Home } from "./pages/home.tsx";
-import { DocumentText, ImportSkill, Search } from "./pages/knowledge.tsx";
+import { DocumentText, ImportSkill, Search, SkillFiles } from "./pages/knowledge.tsx";
 import { Memory } from "./pages/memory.tsx";
 import { LogIn } from "./pages/login.tsx";
 import { Compare, mayCompare, Playground } from "./pages/playground.tsx";
@@ -44,6 +44,7 @@ const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   ],
   "tool-servers": (it) => (may("tool-servers:read", "GET /v1/tool-servers/{toolServerId}/tools") ? [{ id: "tools", title: "Tools", view: () => <Tools server={it} /> }] : []),
   documents: (it) => [{ id: "text", title: "Text", view: () => <DocumentText document={it} /> }],
+  skills: (it) => [{ id: "files", title: "Files", view: () => <SkillFiles skill={it} /> }],
   integrations: (it, again) => (mayConnect() ? [{ id: "connect", title: "Connect", view: () => <Connect app={it} done={again} /> }] : []),
   mcp: (it) => [{ id: "preview", title: "Preview", view: () => <Preview profile={it} /> }, { id: "mine", title: "My tools", view: () => <MyTools profile={it} /> }],
   environments: (it) => (mayWorkAt() ? [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }] : []),

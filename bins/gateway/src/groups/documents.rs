@@ -73,6 +73,14 @@ pub(super) async fn admit(knowledge: &PgKnowledge, request: &Request, folder: Op
     }
 }
 
+/// Refuses a document below which the caller may put nothing.
+async fn admit_below(request: &Request, parent: Option<&str>) -> Result<()> {
+    match parent {
+        Some(parent) => request.check_change(DOCUMENT, parent).await,
+        None => Ok(()),
+    }
+}
+
 /// Refuses a caller who may not change what something is to be attached to.
 pub(super) async fn admit_target(request: &Request, to: &Attachment) -> Result<()> {
     let kind = match to.target_type.to_ascii_lowercase().as_str() {
@@ -95,6 +103,7 @@ async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 async fn create(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let new: NewDocument = request.body().await?;
     admit(&knowledge, &request, new.folder_id.as_deref()).await?;
+    admit_below(&request, new.parent_document_id.as_deref()).await?;
     let document = DocumentService::create(&*knowledge, request.caller()?, new, request.once.as_ref()).await?;
     Ok(Answer::created(&document)?.etag(document.version))
 }
@@ -137,6 +146,7 @@ struct DocumentUpload {
 async fn upload(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (part, fields): (_, UploadFields) = (request.file("file")?, request.form().await?);
     admit(&knowledge, &request, fields.folder_id.as_deref()).await?;
+    admit_below(&request, fields.parent_document_id.as_deref()).await?;
     let tags = fields.tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned);
     let upload = Upload {
         file_name: part.file_name.clone(),
@@ -164,6 +174,7 @@ async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (patch, expected): (Object, _) = (request.patch().await?, request.if_match()?);
     admit(&knowledge, &request, patch.get("folderId").and_then(|folder| folder.as_str())).await?;
+    admit_below(&request, patch.get("parentDocumentId").and_then(|parent| parent.as_str())).await?;
     let id = &request.id("id");
     let document = DocumentService::update(&*knowledge, request.caller()?, id, patch, &expected).await?;
     Ok(Answer::ok(&document)?.etag(document.version))

@@ -83,7 +83,8 @@ fn whose(request: &Request) -> (Id<Tenant>, Option<Id<Subtenant>>) {
 }
 
 async fn tiers(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    Answer::ok(&usage.tiers(request.account()?).await?)
+    let (tiers, total) = usage.tiers(request.account()?).await?;
+    Ok(Answer::ok(&tiers)?.header("x-total-count", total.to_string()))
 }
 
 async fn create_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {

@@ -11,6 +11,9 @@ use utoipa::ToSchema;
 
 use crate::code;
 
+/// Bytes of a cron expression.
+const MAX_EXPRESSION: usize = 256;
+
 /// When an agent starts by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -85,6 +88,13 @@ fn no_zone(name: &str) -> String {
 }
 
 fn parse(expression: &str) -> Result<croner::Cron, String> {
+    // It is read again whenever it is shown.
+    if expression.len() > MAX_EXPRESSION {
+        return Err(format!(
+            "A cron expression has at most {MAX_EXPRESSION} bytes, this one has {}.",
+            expression.len()
+        ));
+    }
     if expression.split_whitespace().count() != 5 {
         return Err(format!("`{expression}` must have five fields: minute, hour, day, month, weekday."));
     }

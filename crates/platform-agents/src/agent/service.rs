@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
 use platform_conversation::{
-    AGENT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
+    AGENT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents, check_environment, use_environments_in,
 };
 use platform_core::{
     AccountId, Caller, Checks, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, heap_bytes,
@@ -191,10 +191,24 @@ impl PgAgentService {
         gone.map_or(Ok(()), |(_, id)| Err(not_found(id)))
     }
 
+    /// Locks what an agent refers to and is to refer to before it is locked itself, as whoever deletes that does.
+    async fn hold_references_in(&self, conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) -> Result<()> {
+        let current = repository::find(conn, account, id).await?;
+        let current = current.map(|row| row.settings()?.effective(None)).transpose()?;
+        let mut all = current.map(|settings| Refers::of(&settings)).unwrap_or_default();
+        for patch in [Some(patch), patch.get("assistantSpecialization").and_then(Value::as_object)] {
+            all = all.and(&patch.and_then(Refers::of_patch).unwrap_or_default());
+        }
+        hold_in(conn, account, &all.tools).await?;
+        let [documents, folders] = all.knowledge();
+        platform_knowledge::hold_in(conn, account, &documents, &folders).await?;
+        self.ports.environments.hold_in(conn, account, &all.environments).await.map(drop)
+    }
+
     /// Stores what an agent refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (AGENT, id), &self.ports.toolbox.records(&to.tools)).await?;
-        platform_access::use_in(conn, account, (AGENT, id), ENVIRONMENT, to.environment.as_slice()).await?;
+        use_environments_in(&*self.ports.environments, conn, account, (AGENT, id), &to.environments).await?;
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
         platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders, &skills).await
@@ -255,7 +269,7 @@ impl PgAgentService {
             self.checked(account, overlay(&current, merged(&current, patch.clone())?)?, Some(&current)).await?;
         let mut conn = self.ports.db.conn().await?;
         conn.transaction(async |conn| {
-            hold(conn, account, id, patch).await?;
+            self.hold_references_in(conn, account, id, patch).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             if row.version != found.version {
                 return Ok(None);
@@ -283,8 +297,9 @@ impl Resources for PgAgentService {
 #[async_trait]
 impl AgentService for PgAgentService {
     async fn list(&self, account: &AccountId, filter: &AgentFilter, page: Page) -> Result<AgentList> {
-        let conn = self.ports.db.read().await?;
-        let (rows, total, page) = repository::list(conn.get(), account, filter, page).await?;
+        let conn = self.ports.db.fair_conn(account).await?;
+        let (rows, total, page) = repository::list(&conn, account, filter, page).await?;
+        drop(conn);
         let now = self.ports.clock.now();
         let agents: Vec<Agent> = rows.into_iter().map(|row| row.into_agent(now)).collect::<Result<_>>()?;
         let shown = page.offset + i64::try_from(agents.len()).unwrap_or(0);
@@ -348,7 +363,7 @@ impl AgentService for PgAgentService {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            hold(conn, account, id, &Object::new()).await?;
+            self.hold_references_in(conn, account, id, &Object::new()).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let lane = row.settings()?.lane();
@@ -435,18 +450,6 @@ fn unalias(config: &mut Object) {
             config.entry(name).or_insert(value);
         }
     }
-}
-
-/// Locks what an agent refers to and is to refer to before it is locked itself, as whoever deletes that does.
-async fn hold(conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) -> Result<()> {
-    let current = repository::find(conn, account, id).await?;
-    let current = current.map(|row| row.settings()?.effective(None)).transpose()?;
-    let current = current.map(|settings| Refers::of(&settings)).unwrap_or_default();
-    let given = patch.get("assistantSpecialization").and_then(Value::as_object).and_then(Refers::of_patch);
-    let all = current.and(&given.unwrap_or_default());
-    hold_in(conn, account, &all.tools).await?;
-    let [documents, folders] = all.knowledge();
-    platform_knowledge::hold_in(conn, account, &documents, &folders).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name; `null` takes a key away.

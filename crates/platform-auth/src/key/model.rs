@@ -8,6 +8,9 @@ use super::{
 };
 
 const MAX_LISTED: usize = 100;
+/// Bytes of a host with its port, and of the path of an endpoint.
+const MAX_DOMAIN: usize = 260;
+const MAX_PATH: usize = 512;
 const METHODS: [&str; 6] = ["*", "GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Reach of a key.
@@ -166,7 +169,7 @@ impl NewApiKey {
         checks.name(&self.name);
         checks.count("allowedDomains", self.allowed_domains.len(), MAX_LISTED);
         for (i, domain) in self.allowed_domains.iter().enumerate() {
-            if split(domain).is_none() {
+            if domain.len() > MAX_DOMAIN || split(domain).is_none() {
                 let path = format!("allowedDomains[{i}]");
                 let message =
                     format!("{path} must be a host or `*.host`, with `:port` or without, such as *.example.com");
@@ -180,7 +183,7 @@ impl NewApiKey {
                 let path = format!("allowedEndpoints[{i}].method");
                 checks.issue(&path, "enum", format!("{path} must be one of {}", METHODS.join(", ")));
             }
-            if !is_pattern(&endpoint.path) {
+            if endpoint.path.len() > MAX_PATH || !is_pattern(&endpoint.path) {
                 let path = format!("allowedEndpoints[{i}].path");
                 let message = format!(
                     "{path} must be a path without /v1, such as /assistants/*/messages; `**` stands only at the end"

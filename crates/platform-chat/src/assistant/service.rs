@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
 use platform_conversation::{
-    ASSISTANT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
+    ASSISTANT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents, check_environment, use_environments_in,
 };
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MAX_LISTED, Object, Page, Precondition, Result, Timestamp,
@@ -129,7 +129,7 @@ impl PgAssistantService {
         let mut conn = self.ports.db.conn().await?;
         conn.transaction(async |conn| {
             if let Some(given) = &given {
-                hold(conn, account, name, given).await?;
+                self.hold_references_in(conn, account, name, given).await?;
             }
             let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
             if row.version != found.version {
@@ -150,10 +150,21 @@ impl PgAssistantService {
         self.known.changed(identifier).await
     }
 
+    /// Locks what an assistant refers to and is to refer to before it is locked itself, as whoever deletes that does.
+    async fn hold_references_in(&self, conn: &mut Conn, account: &AccountId, name: &str, given: &Refers) -> Result<()> {
+        let current = repository::find(&mut &*conn, account, name).await?;
+        let current = current.map(AssistantRow::into_assistant).transpose()?;
+        let all = current.map(|current| Refers::of(current.settings())).unwrap_or_default().and(given);
+        hold_in(conn, account, &all.tools).await?;
+        let [documents, folders] = all.knowledge();
+        platform_knowledge::hold_in(conn, account, &documents, &folders).await?;
+        self.ports.environments.hold_in(conn, account, &all.environments).await.map(drop)
+    }
+
     /// Stores what an assistant refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (ASSISTANT, id), &self.ports.toolbox.records(&to.tools)).await?;
-        platform_access::use_in(conn, account, (ASSISTANT, id), ENVIRONMENT, to.environment.as_slice()).await?;
+        use_environments_in(&*self.ports.environments, conn, account, (ASSISTANT, id), &to.environments).await?;
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
         platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders, &skills).await
@@ -221,8 +232,8 @@ impl Resources for PgAssistantService {
 #[async_trait]
 impl AssistantService for PgAssistantService {
     async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)> {
-        let conn = self.ports.db.read().await?;
-        let sizes = repository::sizes(&mut conn.get(), &caller.account, filter).await?;
+        let conn = self.ports.db.fair_conn(&caller.account).await?;
+        let sizes = repository::sizes(&mut &*conn, &caller.account, filter).await?;
         let is_listed = |assistant: &Assistant| {
             filter.keeps(assistant) && assistant.is_known_to(caller) && assistant.is_open_to(caller)
         };
@@ -231,7 +242,7 @@ impl AssistantService for PgAssistantService {
         while let Some(rest) = sizes.get(read..).filter(|rest| !rest.is_empty()) {
             let all = Page { limit: i64::MAX, offset: i64::try_from(read).unwrap_or(i64::MAX) };
             let page = all.fitting(rest);
-            let rows = repository::list(&mut conn.get(), &caller.account, filter, page).await?;
+            let rows = repository::list(&mut &*conn, &caller.account, filter, page).await?;
             read += usize::try_from(page.limit).unwrap_or(usize::MAX).min(rest.len());
             for (row, size) in rows.into_iter().zip(rest) {
                 let assistant = row.into_assistant()?;
@@ -348,7 +359,7 @@ impl AssistantService for PgAssistantService {
         let mut conn = self.ports.db.conn().await?;
         let (id, identifier) = conn
             .transaction::<_, Error, _>(async |conn| {
-                hold(conn, account, name, &Refers::default()).await?;
+                self.hold_references_in(conn, account, name, &Refers::default()).await?;
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
                 let current = row.into_assistant()?;
                 expected.check(current.version)?;
@@ -385,16 +396,6 @@ impl AssistantTemplates for PgAssistantService {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Locks what an assistant refers to and is to refer to before it is locked itself, as whoever deletes that does.
-async fn hold(conn: &mut Conn, account: &AccountId, name: &str, given: &Refers) -> Result<()> {
-    let current = repository::find(&mut &*conn, account, name).await?;
-    let current = current.map(AssistantRow::into_assistant).transpose()?;
-    let all = current.map(|current| Refers::of(current.settings())).unwrap_or_default().and(given);
-    hold_in(conn, account, &all.tools).await?;
-    let [documents, folders] = all.knowledge();
-    platform_knowledge::hold_in(conn, account, &documents, &folders).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name.

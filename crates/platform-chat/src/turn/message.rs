@@ -91,7 +91,8 @@ impl NewMessage {
             }
         }
         checks.tags("tags", &mut self.tags);
-        checks.count("disabledIntegrations", self.disabled_integrations.len(), 100);
+        checks.names("disabledIntegrations", &self.disabled_integrations, 100);
+        checks.names("enabledTools", self.enabled_tools.as_deref().unwrap_or_default(), 1000);
         if let Some(state) = &self.application_state {
             let size = serde_json::to_string(state).map_or(0, |json| json.len());
             checks.bytes("applicationState", size, STATE_BYTES);

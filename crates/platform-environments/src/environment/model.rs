@@ -332,6 +332,7 @@ impl SandboxConfig {
         checks.range("sandboxConfig.memoryMib", self.memory_mib, &(256..=8192));
         checks.range("sandboxConfig.cpus", self.cpus, &(1..=8));
         checks.range("sandboxConfig.diskMib", self.disk_mib, &(512..=65_536));
+        checks.bytes("sandboxConfig.provider", self.provider.as_ref().map_or(0, String::len), 64);
         checks.bytes("sandboxConfig.initScript", self.init_script.len(), MAX_SCRIPT);
         checks.bytes("sandboxConfig.startCommand", self.start_command.as_ref().map_or(0, String::len), MAX_SCRIPT);
         check_variables(checks, "sandboxConfig.envVars", &self.env_vars);

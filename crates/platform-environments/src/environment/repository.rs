@@ -98,6 +98,13 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     Ok(row.first(conn).await.optional()?)
 }
 
+/// Those of some that are there, which are not deleted before this transaction ends.
+pub(crate) async fn hold(conn: &mut Conn, account: &AccountId, ids: &[String]) -> Result<Vec<String>> {
+    let held = environments::table.filter(environments::account_id.eq(account.as_str()));
+    let held = held.filter(environments::id.eq_any(ids)).order(environments::id).select(environments::id);
+    Ok(held.for_key_share().load(conn).await?)
+}
+
 pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &EnvironmentRow) -> Result<()> {
     let set = (
         environments::project_id.eq(&row.project_id),

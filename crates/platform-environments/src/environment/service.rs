@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, ProjectRole, RecordRef, Referrers, Resources};
-use platform_conversation::{ENVIRONMENT, Refers};
+use platform_conversation::{ENVIRONMENT, Environments, InheritedParts, Refers};
 use platform_core::{
     AccountId, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, overlay,
 };
@@ -11,7 +11,7 @@ use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_files::Store;
 use platform_knowledge::SkillRef;
-use platform_runtime::{ChatStates, Environments, InheritedParts, ThreadStates, TurnSkill};
+use platform_runtime::{ChatStates, ThreadStates, TurnSkill};
 use platform_sandbox::{Cli, SandboxBackend};
 use platform_vault::{Secret, SecretLocation, Vault};
 use serde_json::Value;
@@ -334,6 +334,10 @@ impl Environments for PgEnvironments {
         self.known.get_or_load(&platform_core::joined([account.as_str(), id]), load).await
     }
 
+    async fn hold_in(&self, conn: &mut Conn, account: &AccountId, ids: &[String]) -> Result<Vec<String>> {
+        if ids.is_empty() { Ok(Vec::new()) } else { repository::hold(conn, account, ids).await }
+    }
+
     async fn sandboxes(&self, account: &AccountId, threads: &[String]) -> Result<HashMap<String, String>> {
         if threads.is_empty() {
             return Ok(HashMap::new());
@@ -378,7 +382,9 @@ impl EnvironmentService for PgEnvironments {
     }
 
     async fn list(&self, account: &AccountId, filter: &EnvironmentFilter, page: Page) -> Result<EnvironmentList> {
-        let (rows, total) = repository::list(self.db.read().await?.get(), account, filter, page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (rows, total) = repository::list(&conn, account, filter, page).await?;
+        drop(conn);
         let environments = self.shown(account, rows).await?;
         Ok(EnvironmentList { environments, total, offset: page.offset, limit: page.limit })
     }
@@ -411,7 +417,7 @@ impl EnvironmentService for PgEnvironments {
                 documents: current.knowledge_document_ids,
                 folders: current.knowledge_folder_ids,
                 skills: current.knowledge_skills.into_iter().map(|skill| (skill.id, skill.r#type)).collect(),
-                environment: None,
+                environments: Vec::new(),
             };
             let all = refers.and(&Refers::of_patch(&patch).unwrap_or_default());
             let [documents, folders] = all.knowledge();

@@ -3,13 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use platform_core::{Clock, Id, Result, millis};
+use platform_core::{AccountId, Clock, Id, Result, millis};
 use platform_sandbox::{Command, Running, SandboxError};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     sync::mpsc,
-    time::{Instant, timeout, timeout_at},
+    task::yield_now,
+    time::{Instant, sleep, timeout, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     live::{HOME, Live, failed},
@@ -17,7 +19,7 @@ use super::{
 };
 use crate::{
     environment::Variables,
-    redact::{RedactedStream, Redactor},
+    redact::{RedactedStream, Redactor, mask},
 };
 
 /// After a command has ended, what it started may hold its output open.
@@ -112,8 +114,9 @@ async fn carry(
     let began = Instant::now();
     let running = live.machine.start(Command { argv, variables, is_root, input: Bytes::new() }).await?;
     let Running { mut stdout, mut stderr, mut exit, kill } = running;
-    let mut out = Stream::new(&redactor, None, most_bytes);
-    let mut err = Stream::new(&redactor, Some(format!("\0{mark}").into_bytes()), most_bytes);
+    let over = CancellationToken::new();
+    let stream = |mark| Stream::new(&live.account, &redactor, mark, most_bytes, over.clone());
+    let (mut out, mut err) = (stream(None), stream(Some(format!("\0{mark}").into_bytes())));
     let deadline = longest.map(|longest| began + longest);
     let code = {
         let reading = async {
@@ -142,27 +145,29 @@ async fn carry(
             ended = in_time => ended,
             () = says.closed(), if ends_with_reader => None,
         };
+        if ended.is_none() {
+            kill();
+        }
+        if !matches!(ended, Some((_, true))) {
+            let lingering = async {
+                sleep(LINGER).await;
+                over.cancel();
+            };
+            tokio::select! {
+                () = &mut reading => {}
+                () = lingering => reading.await,
+            }
+        }
         match ended {
-            Some((code, is_read)) => {
-                if !is_read {
-                    let _ = timeout(LINGER, reading).await;
-                }
-                match code {
-                    // What it said until its machine ended is known.
-                    Err(SandboxError::Ended) => KILLED,
-                    code => code?,
-                }
-            }
-            None => {
-                kill();
-                let _ = timeout(LINGER, reading).await;
-                TOO_LONG
-            }
+            // What it said until its machine ended is known.
+            Some((Err(SandboxError::Ended), _)) => KILLED,
+            Some((code, _)) => code?,
+            None => TOO_LONG,
         }
     };
     out.finish(says, OutputPiece::Stdout).await;
     err.finish(says, OutputPiece::Stderr).await;
-    let ended_in = err.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(before);
+    let ended_in = err.filter.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(before);
     live.state().cwd.clone_from(&ended_in);
     let ((stdout, out_is_cut), (stderr, err_is_cut)) = (out.tail(), err.tail());
     Ok(CommandOutput {
@@ -177,8 +182,10 @@ async fn carry(
 
 /// One stream of a command: without the mark, masked, as text, the end of it kept.
 struct Stream {
-    mark: Option<Mark>,
-    masked: RedactedStream,
+    account: AccountId,
+    filter: Filter,
+    /// Nothing more is waited for.
+    over: CancellationToken,
     /// The beginning of a character.
     partial: Vec<u8>,
     kept: String,
@@ -187,9 +194,16 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(redactor: &Redactor, mark: Option<Vec<u8>>, most_bytes: usize) -> Self {
+    fn new(
+        account: &AccountId,
+        redactor: &Redactor,
+        mark: Option<Vec<u8>>,
+        most_bytes: usize,
+        over: CancellationToken,
+    ) -> Self {
         let mark = mark.map(|mark| Mark { mark, held: Vec::new(), is_found: false, is_over: false, said: None });
-        Self { mark, masked: redactor.stream(), partial: Vec::new(), kept: String::new(), most_bytes, truncated: false }
+        let (account, filter) = (account.clone(), Filter { mark, masked: redactor.stream() });
+        Self { account, filter, over, partial: Vec::new(), kept: String::new(), most_bytes, truncated: false }
     }
 
     async fn read(
@@ -200,30 +214,47 @@ impl Stream {
     ) {
         let mut bytes = vec![0; PIECE];
         loop {
-            let reading = from.read(&mut bytes);
-            let read = if self.masked.holds() { timeout(HELD, reading).await } else { Ok(reading.await) };
-            let Ok(read) = read else {
-                let shown = self.masked.release();
-                self.show(shown, says, piece).await;
-                continue;
+            let over = self.over.clone();
+            let holds = self.filter.masked.holds();
+            let reading = async {
+                let reading = from.read(&mut bytes);
+                if holds { timeout(HELD, reading).await } else { Ok(reading.await) }
             };
-            let length = read.unwrap_or(0);
-            if length == 0 {
-                return;
+            let read = tokio::select! {
+                read = reading => read,
+                () = over.cancelled() => return,
+            };
+            let shown = match read {
+                Ok(Ok(0) | Err(_)) => return,
+                Ok(Ok(length)) => self.push(&bytes[..length]).await,
+                Err(_) => self.filter.masked.release(),
+            };
+            tokio::select! {
+                () = self.show(shown, says, piece) => {}
+                () = over.cancelled() => return,
             }
-            let shown = match &mut self.mark {
-                Some(mark) => mark.push(&bytes[..length]),
-                None => bytes[..length].to_vec(),
-            };
-            let shown = self.masked.push(&shown);
-            self.show(shown, says, piece).await;
+            // Whatever it says, others have their turn.
+            yield_now().await;
         }
     }
 
+    /// What can be shown once this was said, too.
+    async fn push(&mut self, said: &[u8]) -> Vec<u8> {
+        if self.filter.masked.is_open() {
+            return self.filter.push(said);
+        }
+        let (mut filter, said) = (std::mem::take(&mut self.filter), said.to_vec());
+        let pushed = mask(&self.account, said.len(), move || {
+            let shown = filter.push(&said);
+            (filter, shown)
+        });
+        let (filter, shown) = pushed.await.unwrap_or_default();
+        self.filter = filter;
+        shown
+    }
+
     async fn finish(&mut self, says: &mpsc::Sender<OutputPiece>, piece: fn(String) -> OutputPiece) {
-        let held = self.mark.as_mut().map(Mark::finish).unwrap_or_default();
-        let mut shown = self.masked.push(&held);
-        shown.extend(self.masked.finish());
+        let shown = self.filter.finish();
         self.show(shown, says, piece).await;
         if !self.partial.is_empty() {
             self.partial.clear();
@@ -270,6 +301,29 @@ impl Stream {
     fn tail(mut self) -> (String, bool) {
         self.cut();
         (self.kept, self.truncated)
+    }
+}
+
+/// Takes out of a stream what is not to be seen.
+#[derive(Default)]
+struct Filter {
+    mark: Option<Mark>,
+    masked: RedactedStream,
+}
+
+impl Filter {
+    fn push(&mut self, said: &[u8]) -> Vec<u8> {
+        match &mut self.mark {
+            Some(mark) => self.masked.push(&mark.push(said)),
+            None => self.masked.push(said),
+        }
+    }
+
+    fn finish(&mut self) -> Vec<u8> {
+        let held = self.mark.as_mut().map(Mark::finish).unwrap_or_default();
+        let mut shown = self.masked.push(&held);
+        shown.extend(self.masked.finish());
+        shown
     }
 }
 

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     code,
     environment::{Environment, PgEnvironments},
+    redact::mask,
     snapshot,
 };
 
@@ -168,7 +169,6 @@ impl PgEnvironments {
             most_bytes: self.settings.output_bytes,
         };
         let redactor = live.learn(&line.variables).await?;
-        let masked = move |text: &str| redactor.text(text).replace('\0', "\u{fffd}");
         let from = line.cwd.clone().unwrap_or_else(|| live.state().cwd.clone());
         let (began, (says, said)) = (self.clock.now(), channel());
         let (environments, live) = (Arc::clone(self), Arc::clone(live));
@@ -177,8 +177,11 @@ impl PgEnvironments {
             let ran = run(&live, line, &says, &*environments.clock).await;
             if let Ok(output) = &ran {
                 let log = if raw { raw_output(output) } else { logged(output) };
-                let command = (&*masked(&text), &*masked(&from), began);
                 let noted = async {
+                    let masked = move |text: &str| redactor.text(text).replace('\0', "\u{fffd}");
+                    let bytes = text.len() + from.len();
+                    let (text, from) = mask(&live.account, bytes, move || (masked(&text), masked(&from))).await?;
+                    let command = (&*text, &*from, began);
                     let mut conn = environments.db.conn().await?;
                     repository::log(&mut conn, &live.account, &live.session.id, command, &log).await
                 };
@@ -196,11 +199,14 @@ impl PgEnvironments {
         let mut entries =
             files::list(&*live.machine, path).await.map_err(|error| file_error(live, ("path", path), error))?;
         let redactor = live.state().redactor.clone();
-        let masked = |text: &str| redactor.text(text);
-        for entry in &mut entries {
-            (entry.name, entry.path) = (masked(&entry.name), masked(&entry.path));
-        }
-        Ok(FileListing { path: path.to_owned(), entries })
+        let bytes = entries.iter().map(|entry| entry.name.len() + entry.path.len()).sum();
+        let entries = mask(&live.account, bytes, move || {
+            for entry in &mut entries {
+                (entry.name, entry.path) = (redactor.text(&entry.name), redactor.text(&entry.path));
+            }
+            entries
+        });
+        Ok(FileListing { path: path.to_owned(), entries: entries.await? })
     }
 
     /// The bytes of a file, masked.
@@ -209,7 +215,7 @@ impl PgEnvironments {
         let bytes =
             files::read_file(&*live.machine, path).await.map_err(|error| file_error(live, ("path", path), error))?;
         let redactor = live.state().redactor.clone();
-        platform_core::run_blocking(move || Ok(redactor.whole(&bytes))).await
+        mask(&live.account, bytes.len(), move || redactor.whole(&bytes)).await
     }
 
     pub(crate) async fn write_here(&self, live: &Arc<Live>, path: &str, content: Bytes) -> Result<WrittenFile> {

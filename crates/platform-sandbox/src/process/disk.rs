@@ -3,7 +3,7 @@
 //! Nothing here follows a link, goes down into itself, or trusts a size.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, DirBuilder, File},
     io::{self, Read, Write},
     os::{
@@ -123,7 +123,7 @@ fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>, mo
         let (path, header) = (entry.path()?.into_owned(), entry.header().clone());
         bytes = bytes.saturating_add(entry.size());
         if bytes > most {
-            return Err(too_much());
+            return Err(io::Error::other(TOO_LARGE));
         }
         if header.entry_type().is_dir() {
             fs::create_dir_all(dir.join(&path))?;
@@ -155,9 +155,9 @@ fn set_modified(path: &Path, seconds: u64) -> io::Result<()> {
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-fn too_much() -> io::Error {
-    io::Error::other("there is more on the disk than it may hold; a file with holes counts with its whole length")
-}
+const TOO_LARGE: &str = "there is more on the disk than it may hold; a file with holes counts with its whole length";
+const TOO_DEEP: &str = "directories on the disk are deeper than 512";
+const TOO_MANY: &str = "there are more than two million files and directories on the disk";
 
 /// What its owner had closed to themselves, and is open until this is dropped: where the platform is not root it is that
 /// owner.
@@ -215,6 +215,8 @@ pub(super) fn used(dir: &Path) -> u64 {
     let mut waiting: Vec<PathBuf> = DIRS.iter().map(|(name, _)| dir.join(name)).collect();
     let (mut bytes, mut entries) = (0_u64, 0_u64);
     let mut opened = Opened::default();
+    // Of a file that has many names each is found, and it takes its room once.
+    let mut named: HashSet<(u64, u64)> = HashSet::new();
     while let Some(dir) = waiting.pop() {
         let found = match opened.read(&dir, |dir| fs::read_dir(dir)) {
             Ok(found) => found,
@@ -225,7 +227,8 @@ pub(super) fn used(dir: &Path) -> u64 {
         for entry in found.flatten() {
             let Ok(found) = entry.metadata() else { continue };
             entries += 1;
-            bytes = bytes.saturating_add(found.blocks() * 512);
+            let is_new = found.is_dir() || found.nlink() < 2 || named.insert((found.dev(), found.ino()));
+            bytes = bytes.saturating_add(if is_new { found.blocks() * 512 } else { 0 });
             if entries > MAX_ENTRIES {
                 return u64::MAX;
             }
@@ -271,8 +274,14 @@ fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<
         let length = if found.is_file() { found.len() } else { 0 };
         let more = if other_name.is_some() { 0 } else { length.max(found.blocks() * 512) };
         (bytes, entries) = (bytes.saturating_add(more), entries + 1);
-        if bytes > most || entries > MAX_ENTRIES || name.components().count() > MAX_DEPTH {
-            return Err(too_much());
+        for (is_too_much, what) in [
+            (bytes > most, TOO_LARGE),
+            (entries > MAX_ENTRIES, TOO_MANY),
+            (name.components().count() > MAX_DEPTH, TOO_DEEP),
+        ] {
+            if is_too_much {
+                return Err(io::Error::other(what));
+            }
         }
         let mut header = tar::Header::new_gnu();
         header.set_metadata(&found);
@@ -361,6 +370,7 @@ mod tests {
             let closed = first.join("workspace/closed");
             fs::create_dir(&closed).expect("made");
             fs::write(closed.join("secret"), "x".repeat(100_000)).expect("written");
+            fs::hard_link(closed.join("secret"), first.join("workspace/the-same")).expect("linked");
             close(closed.join("secret"));
             close(closed.clone());
             let bytes = used(&first);

@@ -34,15 +34,16 @@ use rustix::{
     stdio::stdin,
     system::sethostname,
     thread::{
-        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, Uid, UnshareFlags, capabilities,
-        move_into_link_name_space, remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
-        set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, CpuSet, Gid, LinkNameSpaceType, Uid, UnshareFlags,
+        capabilities, move_into_link_name_space, remove_capability_from_bounding_set, sched_getaffinity,
+        sched_setaffinity, set_capabilities, set_capabilities_secure_bits, set_no_new_privs, set_thread_gid,
+        set_thread_groups, set_thread_res_gid, set_thread_res_uid,
     },
 };
 
 use super::{
     USER, first,
-    packet::{Instruction, Report, Setup, receive, send},
+    packet::{Instruction, Report, Setup, Unbounded, receive, send},
     syscalls,
 };
 
@@ -125,6 +126,9 @@ fn outer() -> io::Result<()> {
     let (user, group) = (Uid::ROOT, Gid::ROOT);
     set_thread_res_gid(group, group, group)?;
     set_thread_res_uid(user, user, user)?;
+    if let Some(Unbounded { cpus, .. }) = setup.unbounded {
+        keep_to(cpus)?;
+    }
     let doors = doors(&setup.listen, setup.names).map_err(|error| said("the network of the machine", error))?;
     let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
     send(stdin(), &Report::Listening, &doors)?;
@@ -132,6 +136,18 @@ fn outer() -> io::Result<()> {
     inner.args(std::env::args_os().skip(1).take(1)).arg("inner").env_clear();
     inner.stdin(Stdio::from(fcntl_dupfd_cloexec(stdin(), 0)?)).spawn()?.wait()?;
     Ok(())
+}
+
+/// Stays on so many processors, and so does all that is started: each machine on the next ones.
+fn keep_to(most: u32) -> io::Result<()> {
+    let open = sched_getaffinity(None)?;
+    let open: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| open.is_set(*cpu)).collect();
+    let first = std::process::id() as usize * most as usize;
+    let mut kept = CpuSet::new();
+    for cpu in open.iter().cycle().skip(first % open.len().max(1)).take(open.len().min(most as usize)) {
+        kept.set(*cpu);
+    }
+    Ok(sched_setaffinity(None, &kept)?)
 }
 
 /// Listens in the network of a machine that somebody else has made, or connects there.
@@ -275,7 +291,7 @@ fn inner() -> io::Result<()> {
     }
     give_up_rights(setup.single_user).map_err(|error| said("the rights of the machine", error))?;
     protect_files().map_err(|error| said("landlock", error))?;
-    syscalls::confine().map_err(|error| said("the system calls of the machine", error))?;
+    syscalls::confine(setup.unbounded.is_some()).map_err(|error| said("the system calls of the machine", error))?;
     send(stdin(), &Report::Ready, &[])?;
     first::serve(&setup)
 }

@@ -35,7 +35,7 @@ use super::{
     MAX_PROCESSES, ProcessBackend, USER,
     control_group::ControlGroup,
     disk::{self, MachineDir},
-    packet::{Instruction, Program, Report, Setup, receive, send},
+    packet::{Instruction, Program, Report, Setup, Unbounded, receive, send},
 };
 use crate::{
     backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES, connected},
@@ -114,7 +114,7 @@ pub(super) async fn create(
         names: rules.as_ref().map(|_| Gate::NAMES),
         file_bytes: disk_bytes,
         processes: MAX_PROCESSES,
-        memory: group.is_none().then_some(memory),
+        unbounded: group.is_none().then_some(Unbounded { memory, cpus: spec.cpus }),
     };
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(io::Error::from)?;

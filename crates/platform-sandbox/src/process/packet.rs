@@ -34,8 +34,17 @@ pub(crate) struct Setup {
     pub file_bytes: u64,
     /// Processes at once.
     pub processes: u64,
-    /// Memory in bytes, where no control group bounds it.
-    pub memory: Option<u64>,
+    /// What no control group bounds.
+    pub unbounded: Option<Unbounded>,
+}
+
+/// What a machine may take where it has to be watched.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Unbounded {
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Processors.
+    pub cpus: u32,
 }
 
 /// To a machine.

@@ -8,12 +8,18 @@ use seccompiler::{
     apply_filter,
 };
 
-/// Confines this thread and whatever it starts.
-pub(super) fn confine() -> io::Result<()> {
+/// Memory that is no process's own, and processors that are: calls of machines that a control group bounds.
+const OF_BOUNDED: [c_long; 3] = [libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_sched_setaffinity];
+
+/// Confines this thread and whatever it starts; `is_watched`: no control group bounds it.
+pub(super) fn confine(is_watched: bool) -> io::Result<()> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> = ORDINARY.iter().map(|call| (*call, Vec::new())).collect();
     #[cfg(target_arch = "x86_64")]
     rules.extend(OLDER.iter().map(|call| (*call, Vec::new())));
     rules.extend(bounded().map_err(io::Error::other)?);
+    if is_watched {
+        rules.retain(|call, _| !OF_BOUNDED.contains(call));
+    }
     let target = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let filter = SeccompFilter::new(rules, unknown, SeccompAction::Allow, target).map_err(io::Error::other)?;

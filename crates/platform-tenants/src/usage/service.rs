@@ -31,8 +31,8 @@ use crate::{
 /// What tenants may take and took.
 #[async_trait]
 pub trait UsageService: Send + Sync {
-    /// All tiers, newest first.
-    async fn tiers(&self, account: &AccountId) -> Result<Vec<Tier>>;
+    /// Tiers, newest first, as many as a list holds; and how many there are.
+    async fn tiers(&self, account: &AccountId) -> Result<(Vec<Tier>, usize)>;
     /// Makes a tier; `IDENTIFIER_TAKEN` when there is one of that name.
     async fn create_tier(&self, account: &AccountId, new: NewTier, once: Option<&Idempotency>) -> Result<Tier>;
     /// Replaces a tier, for all its tenants at once.
@@ -158,8 +158,8 @@ impl PgTenantService {
 
 #[async_trait]
 impl UsageService for PgTenantService {
-    async fn tiers(&self, account: &AccountId) -> Result<Vec<Tier>> {
-        tiers::list(self.db.read().await?.get(), account).await
+    async fn tiers(&self, account: &AccountId) -> Result<(Vec<Tier>, usize)> {
+        tiers::list(&*self.db.fair_conn(account).await?, account).await
     }
 
     async fn create_tier(&self, account: &AccountId, mut new: NewTier, once: Option<&Idempotency>) -> Result<Tier> {

@@ -1,6 +1,6 @@
-use diesel::prelude::*;
+use diesel::{dsl::sql, prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
@@ -41,12 +41,16 @@ impl TierRow {
     }
 }
 
-pub(super) async fn list(conn: &Conn, account: &AccountId) -> Result<Vec<Tier>> {
+/// Tiers, the newest first, as many as a list holds; and how many there are.
+pub(super) async fn list(conn: &Conn, account: &AccountId) -> Result<(Vec<Tier>, usize)> {
     let mut conn = conn;
     let of = tiers::table.filter(tiers::account_id.eq(account.as_str()));
-    let rows: Vec<TierRow> =
-        of.order((tiers::created_ms.desc(), tiers::tier_id)).select(TierRow::as_select()).load(&mut conn).await?;
-    rows.into_iter().map(TierRow::into_tier).collect()
+    let of = of.order((tiers::created_ms.desc(), tiers::tier_id));
+    let sizes = sql::<BigInt>("octet_length(tiers::text)::bigint");
+    let sizes: Vec<i64> = of.select(sizes).load(&mut conn).await?;
+    let page = Page { limit: i64::MAX, offset: 0 }.fitting(&sizes);
+    let rows: Vec<TierRow> = of.limit(page.limit).select(TierRow::as_select()).load(&mut conn).await?;
+    Ok((rows.into_iter().map(TierRow::into_tier).collect::<Result<_>>()?, sizes.len()))
 }
 
 pub(super) async fn lock(conn: &mut Conn, account: &AccountId, tier: &str) -> Result<Option<Tier>> {
@@ -183,9 +187,12 @@ pub(super) async fn set_rules(conn: &mut Conn, account: &AccountId, tenant: &str
 
 /// The tier that holds for a tenant: its own, else the default one.
 pub(super) async fn holding(conn: &Conn, account: &AccountId, own: Option<String>) -> Result<Option<Tier>> {
-    let tiers = list(conn, account).await?;
-    Ok(tiers.into_iter().find(|tier| match &own {
-        Some(own) => tier.tier_id == *own,
-        None => tier.is_default,
-    }))
+    let mut conn = conn;
+    let mut tier = tiers::table.filter(tiers::account_id.eq(account.as_str())).into_boxed();
+    tier = match own {
+        Some(own) => tier.filter(tiers::tier_id.eq(own)),
+        None => tier.filter(tiers::is_default),
+    };
+    let row: Option<TierRow> = tier.select(TierRow::as_select()).first(&mut conn).await.optional()?;
+    row.map(TierRow::into_tier).transpose()
 }

@@ -61,7 +61,7 @@ export function ImportSkill(): JSX.Element | null {
   const [error, setError] = useState<Error | null>(null);
   const add = async (files: FileList | null) => {
     setError(null);
-    if (files?.[0]) await upload<Record_>("/v1/skills/import", files[0]).then((made) => go(href("documents", made.skillDoc._id)), setError);
+    if (files?.[0]) await upload<Record_>("/v1/skills/import", files[0]).then((made) => go(href("skills", made.skill.id)), setError);
   };
   if (!may("skills:write", "POST /v1/skills/import")) return null;
   return (
@@ -69,6 +69,23 @@ export function ImportSkill(): JSX.Element | null {
       <label class="button">Import a skill (.zip)<input type="file" class="hidden" accept=".zip" onChange={(event) => add(event.currentTarget.files)} /></label>
       <Failure error={error} />
     </section>
+  );
+}
+
+/// What a model reads of a skill, and where it is written.
+export function SkillFiles({ skill }: { skill: Record_ }): JSX.Element {
+  const of = skill.type === "folder" ? "folders" : "documents";
+  return (
+    <>
+      <p class="reason">{skill.description}</p>
+      <p><a href={href(of, skill.id)}>Open as a {skill.type}</a> to edit, attach or delete it.</p>
+      {skill.files.map((file: Record_) => (
+        <details key={file.path} open={skill.files.length === 1 || file.path === "SKILL.md"}>
+          <summary><code>{file.path}</code></summary>
+          {/\.md$/i.test(file.path) ? <Markdown text={file.content} /> : <pre>{file.content}</pre>}
+        </details>
+      ))}
+    </>
   );
 }
 

@@ -6,7 +6,7 @@ import { number } from "../format.ts";
 import type { Record_ } from "../groups.ts";
 import type * as Api from "../schema.d.ts";
 import { Act, Failure, useLoad } from "../parts/basic.tsx";
-import { may } from "../session.ts";
+import { may, mayIn } from "../session.ts";
 
 const SECTIONS = ["facts", "profile", "decisions", "instructions", "persona"];
 
@@ -33,7 +33,7 @@ export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
   );
 }
 
-const can = (method: string, what = ""): boolean => may("memory:write", `${method} /v1/memory/assistants/{identifier}/core${what}`);
+const can = (assistant: Record_, method: string, what = ""): boolean => mayIn(assistant.projectId) && may("memory:write", `${method} /v1/memory/assistants/{identifier}/core${what}`);
 
 function Entries({ assistant, of }: { assistant: Record_; of: Owner }): JSX.Element {
   const [includeArchived, setArchived] = useState(false);
@@ -53,9 +53,9 @@ function Entries({ assistant, of }: { assistant: Record_; of: Owner }): JSX.Elem
             <label class="check"><input type="checkbox" checked={includeArchived} onChange={(event) => setArchived(event.currentTarget.checked)} /> also what was forgotten</label>
             <Act run={() => save("json", "json")}>Save as JSON</Act> <Act run={() => save("markdown", "md")}>Save as Markdown</Act>
           </div>
-          <ul class="entries">{memory.entries.map((entry) => <Entry key={entry.id} entry={entry} path={path} of={of} done={again} />)}</ul>
+          <ul class="entries">{memory.entries.map((entry) => <Entry key={entry.id} assistant={assistant} entry={entry} path={path} of={of} done={again} />)}</ul>
           {memory.entries.length === 0 && <p>Nothing is remembered yet.</p>}
-          {can("POST") && <New make={(body) => post(withQuery(path, { ...of }), body).then(again)} />}
+          {can(assistant, "POST") && <New make={(body) => post(withQuery(path, { ...of }), body).then(again)} />}
         </>
       )}
     </>
@@ -63,13 +63,14 @@ function Entries({ assistant, of }: { assistant: Record_; of: Owner }): JSX.Elem
 }
 
 interface EntryProps {
+  assistant: Record_;
   entry: Api.MemoryEntry;
   path: string;
   of: Owner;
   done: () => void;
 }
 
-function Entry({ entry, path, of, done }: EntryProps): JSX.Element {
+function Entry({ assistant, entry, path, of, done }: EntryProps): JSX.Element {
   const [text, setText] = useState<string | null>(null);
   const at = withQuery(`${path}/${entry.id}`, { ...of });
   const change = (body: object) => call("PATCH", at, { body }).then(done);
@@ -80,11 +81,11 @@ function Entry({ entry, path, of, done }: EntryProps): JSX.Element {
       {text === null ? <p>{entry.content}</p> : <textarea aria-label="What is remembered" rows={3} value={text} onInput={(event) => setText(event.currentTarget.value)} />}
       {!entry.archivedAt && !entry.readOnly && (
         <div class="row">
-          {can("PATCH", "/{entryId}") && (text === null
+          {can(assistant, "PATCH", "/{entryId}") && (text === null
             ? <button type="button" class="quiet" onClick={() => setText(entry.content)}>Change</button>
             : <><Act disabled={!text.trim()} run={() => change({ content: text }).then(() => setText(null))}>Save</Act> <button type="button" class="quiet" onClick={() => setText(null)}>Leave it</button></>)}
-          {can("PATCH", "/{entryId}") && <Act kind="quiet" run={() => change({ pinned: !entry.pinned })}>{entry.pinned ? "Unpin" : "Pin"}</Act>}
-          {can("DELETE", "/{entryId}") && <Act kind="quiet" run={() => call("DELETE", at).then(done)}>Forget</Act>}
+          {can(assistant, "PATCH", "/{entryId}") && <Act kind="quiet" run={() => change({ pinned: !entry.pinned })}>{entry.pinned ? "Unpin" : "Pin"}</Act>}
+          {can(assistant, "DELETE", "/{entryId}") && <Act kind="quiet" run={() => call("DELETE", at).then(done)}>Forget</Act>}
         </div>
       )}
     </li>

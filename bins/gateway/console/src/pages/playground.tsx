@@ -5,7 +5,7 @@ import { call, get, post, states, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure } from "../parts/basic.tsx";
 import { href, useQuery } from "../router.ts";
-import { may } from "../session.ts";
+import { may, mayIn } from "../session.ts";
 import { Approvals, Conversation, type Decision, type Message } from "./conversation.tsx";
 
 const OVER = ["completed", "error", "limit_exceeded"];
@@ -119,7 +119,8 @@ function useEnd(sent: number, grown: unknown): void {
   useLayoutEffect(() => void (follows.current && scrollTo(0, document.documentElement.scrollHeight)), [sent, grown]);
 }
 
-export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Element {
+/// A chat with what is decided of it; `project` is that of its assistant.
+export function ChatView({ chat, base, project }: { chat: Chat; base: string; project?: string }): JSX.Element {
   const { state, stored, error } = chat;
   useEnd(chat.turn, stored ?? state);
   const pending = (state?.pendingToolCalls ?? []) as { id: string; kind: string; function: { name: string; arguments: string } }[];
@@ -128,7 +129,7 @@ export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Elem
   return (
     <>
       <Conversation messages={[...(stored ?? state?.chatHistory ?? []), ...waiting]} streaming={stored ? null : state?.streamingMessage} path={chat.uid && stored && can("feedback") ? `${base}/chats/${chat.uid}` : undefined} />
-      {approvals.length > 0 && !stored && can("tool-response") && <Approvals calls={approvals} decide={chat.answer} />}
+      {approvals.length > 0 && !stored && mayIn(project) && can("tool-response") && <Approvals calls={approvals} decide={chat.answer} />}
       {state?.handedOffSubThreadId && <p role="status">Another agent works on this: <a href={href("threads", state.handedOffSubThreadId)}>its thread</a>.</p>}
       {state?.error && <p class="failure" role="alert">{state.error.code}: {state.error.message}</p>}
       {state?.limitExceeded && <p class="failure" role="alert">{state.limitExceeded.message}</p>}
@@ -193,7 +194,7 @@ function One({ assistant, began, made, anew }: { assistant: Record_; began: stri
         <button type="button" onClick={anew}>New chat</button>
         <label>Tenant <input value={tenant} size={14} placeholder="none" disabled={!!chat.uid} onInput={(event) => setTenant(event.currentTarget.value)} /></label>
       </div>
-      <ChatView chat={chat} base={`/v1/assistants/${assistant.identifier}`} />
+      <ChatView chat={chat} base={`/v1/assistants/${assistant.identifier}`} project={assistant.projectId} />
       <Composer chat={chat} more={tenant && !chat.uid ? { tenantId: tenant } : undefined} autoFocus />
     </section>
   );
@@ -250,7 +251,7 @@ export function Compare({ assistant, save }: { assistant: Record_; save: (preset
           <pre class="prompt" role="region" tabIndex={0} aria-label="What differs">{right.map((line, i) => <div key={i} class={left.includes(line) ? undefined : "new"}>{line || " "}</div>)}</pre>
           <Act run={() => save(draft)} disabled={draft === assistant.presets}>Store the other prompt</Act>
         </div>
-        <div><ChatView chat={stored} base={`/v1/assistants/${assistant.identifier}`} /></div>
+        <div><ChatView chat={stored} base={`/v1/assistants/${assistant.identifier}`} project={assistant.projectId} /></div>
         <div>{trial && <Tried key={trial.identifier} trial={trial} asked={asked} />}</div>
       </div>
       <Composer chat={{ ...stored, send }} />

@@ -138,8 +138,9 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   const path = `${group.path}/{${group.id_}}`;
   const ids = { [group.id_]: id };
   const loaded = useLoad(async (signal) => {
-    const answer = await send("GET", withQuery(fill(path, ids), group.read ?? {}), { signal });
-    const record = (await answer.json()) as Record_;
+    const answer = await send("GET", withQuery(fill(group.record?.path ?? path, ids), group.read ?? {}), { signal });
+    const got = (await answer.json()) as Record_;
+    const record = group.record?.of(got) ?? got;
     await lookAt(projectOf(group, record));
     return { record, etag: answer.headers.get("ETag") };
   }, [group.id, id]);

@@ -7,7 +7,7 @@ import type { Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Json, Tabs, useLoad, Failure, When } from "../parts/basic.tsx";
 import { List, type Page } from "../parts/list.tsx";
 import { go, href, useQuery, useRoute } from "../router.ts";
-import { may } from "../session.ts";
+import { lookAt, may } from "../session.ts";
 import { ChatView, Composer, useChat } from "./playground.tsx";
 import { FilterField } from "./resource.tsx";
 
@@ -33,6 +33,11 @@ function pairs(value: string): Record_ | undefined {
   const meant = /^(-?(0|[1-9]\d{0,14})(\.\d+)?|true|false|"[^"\\]*")$/.test(given) ? JSON.parse(given) : given;
   return path.split(".").reduceRight<any>((inner, name) => ({ [name.trim()]: inner }), meant);
 }
+
+/// What only chats can be filtered by, and what only threads can.
+const OF_CHATS = ["search", "assistant", "llm", "minInputTokens", "minOutputTokens", "metadata", "archived"];
+const OF_THREADS = ["agentId", "projectId", "state", "order"];
+const OF_BOTH = ["tenantId", "subtenantId", "tags", "from", "to"];
 
 const text = (value: string): string | undefined => value || undefined;
 const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day + (end ? "T23:59:59.999" : "T00:00")) : undefined);
@@ -110,12 +115,13 @@ function newest(lists: Load[]): Load {
 }
 
 function AllRuns({ lists, of }: { lists: Load[]; of: string }): JSX.Element {
-  const load = useMemo(() => newest(lists), [of]);
+  const load = useMemo(() => (lists.length === 1 ? lists[0]! : newest(lists)), [of]);
   return (
     <>
       <List label="Runs" columns={RUN_COLUMNS} of={[of]} href={runHref} load={load}
         empty="No runs match. Begin a chat in the playground of an assistant, or start a thread at an agent." />
-      <p>The newest {number(NEWEST)} at most; chats and threads have more filters, and no end.</p>
+      {lists.length === 2 && <p>The newest {number(NEWEST)} at most; chats alone and threads alone have no end.</p>}
+      {lists.length === 0 && <p>No run has all of these: some are of chats alone, others of threads alone.</p>}
     </>
   );
 }
@@ -128,9 +134,16 @@ export function Runs(): JSX.Element {
   const at = useRoute();
   const [kind, setKind] = useQuery("kind");
   const value = (name: string) => at.query.get(name) ?? "";
-  const query = Object.fromEntries(["agentId", "projectId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm", "minInputTokens", "minOutputTokens", "metadata", "order"].map((name) => [name, value(name)]));
-  const ofThreads = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) };
-  const ofChats = { tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) };
+  const query = Object.fromEntries([...OF_CHATS, ...OF_THREADS, ...OF_BOTH].map((name) => [name, value(name)]));
+  const isAsked = (names: string[]) => names.some((name) => query[name]);
+  const ofThreads = {
+    tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true),
+    ...ORDERS[query.order!], agentId: text(query.agentId!), projectId: text(query.projectId!), state: text(query.state!),
+  };
+  const ofChats = {
+    tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true),
+    search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), minInputTokens: count(query.minInputTokens!), minOutputTokens: count(query.minOutputTokens!), metadata: pairs(query.metadata!), archived: query.archived === "true" || undefined,
+  };
   const key = JSON.stringify(query);
   const common = (
     <>
@@ -141,26 +154,36 @@ export function Runs(): JSX.Element {
       <DayField name="to" />
     </>
   );
+  const onlyChats = <><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="minInputTokens" label="Tokens in, at least" /><FilterField name="minOutputTokens" label="Tokens out, at least" /><FilterField name="metadata" label="Metadata: name=value" /><FilterField name="archived" choices={["true"]} none="Not archived" /></>;
+  const onlyThreads = <><FilterField name="agentId" label="Agent" /><FilterField name="projectId" label="Project" /><FilterField name="state" choices={THREAD_STATES} /><FilterField name="order" choices={Object.keys(ORDERS)} /></>;
   const allList = () => (
     <>
       <div class="row filters">{common}</div>
-      <AllRuns of={key} lists={[(offset, limit) => chats(ofChats, offset, limit), (offset, limit) => threads(ofThreads, offset, limit)]} />
+      <details open={isAsked([...OF_CHATS, ...OF_THREADS])}>
+        <summary>Filters of chats alone, and of threads alone</summary>
+        <div class="row filters">{onlyChats}</div>
+        <div class="row filters">{onlyThreads}</div>
+      </details>
+      <AllRuns of={key} lists={[
+        ...(isAsked(OF_THREADS) ? [] : [(offset: number, limit: number) => chats(ofChats, offset, limit)]),
+        ...(isAsked(OF_CHATS) ? [] : [(offset: number, limit: number) => threads(ofThreads, offset, limit)]),
+      ]} />
     </>
   );
   const threadList = () => (
     <>
-      <div class="row filters"><FilterField name="agentId" label="Agent" /><FilterField name="projectId" label="Project" /><FilterField name="state" choices={THREAD_STATES} /><FilterField name="order" choices={Object.keys(ORDERS)} />{common}</div>
+      <div class="row filters">{onlyThreads}{common}</div>
       <List label="Threads" columns={THREAD_COLUMNS} of={["threads", key]} href={(it) => href("threads", it._id)}
         empty="No threads match. Start one at an agent."
-        load={(offset, limit, signal) => threads({ ...ofThreads, ...ORDERS[query.order!], agentId: text(query.agentId!), projectId: text(query.projectId!), state: text(query.state!) }, offset, limit, signal)} />
+        load={(offset, limit, signal) => threads(ofThreads, offset, limit, signal)} />
     </>
   );
   const chatList = () => (
     <>
-      <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="minInputTokens" label="Tokens in, at least" /><FilterField name="minOutputTokens" label="Tokens out, at least" /><FilterField name="metadata" label="Metadata: name=value" /><FilterField name="archived" choices={["true"]} none="Not archived" />{common}</div>
+      <div class="row filters">{onlyChats}{common}</div>
       <List label="Chats" columns={CHAT_COLUMNS} of={["chats", key]} href={chatHref}
         empty="No chats match. Begin one in the playground of an assistant."
-        load={(offset, limit, signal) => chats({ ...ofChats, search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), minInputTokens: count(query.minInputTokens!), minOutputTokens: count(query.minOutputTokens!), metadata: pairs(query.metadata!), archived: query.archived === "true" || undefined }, offset, limit, signal)} />
+        load={(offset, limit, signal) => chats(ofChats, offset, limit, signal)} />
     </>
   );
   const tabs = [
@@ -184,13 +207,18 @@ function DayField({ name }: { name: string }): JSX.Element {
 /// One chat: what was said, and what it cost; it can be carried on.
 export function ChatPage({ assistant, uid }: { assistant: string; uid: string }): JSX.Element {
   const path = `/v1/assistants/${encodeURIComponent(assistant)}/chats/${encodeURIComponent(uid)}`;
-  const record = useLoad((signal) => get(path, { omitContent: true }, signal), [path]);
+  const record = useLoad(async (signal) => {
+    const [chat, of] = await Promise.all([get(path, { omitContent: true }, signal), get(`/v1/assistants/${encodeURIComponent(assistant)}`, {}, signal).catch(() => null)]);
+    // An assistant that is gone has no project any more.
+    await lookAt(of?.projectId);
+    return { chat, project: of?.projectId };
+  }, [path]);
   const chat = useChat(assistant, uid);
   const [tab, setTab] = useQuery("tab");
   const [wrong, setWrong] = useState<Error | null>(null);
   const [found, setFound] = useState<{ snippet: string; messageUid: string }[] | null>(null);
   if (!record.value) return record.error ? <Failure error={record.error} /> : <p role="status">Loading…</p>;
-  const { value } = record;
+  const { chat: value, project } = record.value;
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=chats"));
   const change = (body: object) => call("PATCH", path, { body }).then(record.again);
   const can = (method: string, what = "") => may("assistants:write", `${method} /v1/assistants/{identifier}/chats/{chatUid}${what}`);
@@ -212,7 +240,7 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
             <input type="search" aria-label="Search in this chat" placeholder="Search in this chat" onChange={(event) => search(event.currentTarget.value)} />
             <Failure error={wrong} />
             {found && <ul>{found.map((match) => <li key={match.messageUid}>{match.snippet}</li>)}{found.length === 0 && <li>Nothing found.</li>}</ul>}
-            <ChatView chat={chat} base={`/v1/assistants/${encodeURIComponent(assistant)}`} />
+            <ChatView chat={chat} base={`/v1/assistants/${encodeURIComponent(assistant)}`} project={project} />
             {may("assistants:write", "POST /v1/assistants/{identifier}/messages") && <Composer chat={chat} />}
           </>
         ) },
