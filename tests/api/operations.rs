@@ -446,14 +446,19 @@ async fn secrets_of_every_other_kind(app: &TestApp) -> Vec<String> {
     assert!(own.status.is_success(), "{}", own.body);
     let app_fields = json!({"clientId": "c", "clientSecret": "kanarie-of-an-app"});
     make("/integrations/github/connect", json!({"authScheme": "OAUTH2", "appFields": app_fields})).await;
-    let hook = trigger(app, &server_of(app, "webhook").await, "webhook", json!({"agentId": worker})).await;
+    let app_fields =
+        json!({"clientId": "c", "clientSecret": "kanarie-of-slack", "signingSecret": "kanarie-that-signs"});
+    make("/integrations/slack/connect", json!({"authScheme": "OAUTH2", "appFields": app_fields})).await;
+    let signs = json!({"agentId": worker, "triggerConfig": {"secret": "kanarie-of-a-hook"}});
+    let hook = trigger(app, &server_of(app, "webhook").await, "webhook", signs).await;
+    let default = make("/webhooks/default-secret/rotate", json!({})).await;
     let webhook = make("/webhooks", json!({"url": "https://93.184.216.34/", "events": ["*"]})).await;
     let rotated = make(&format!("/webhooks/{}/rotate-secret", text(&webhook["_id"])), json!({})).await;
     let client = json!({"name": "c", "redirectUris": ["https://a.b/"], "confidential": true});
     let client = make("/oauth-clients", client).await;
     let user = granted(app, "ann", "member", None).await;
     let hook = text(&hook["webhookUrl"]).rsplit('/').next().expect("a token").to_owned();
-    let signed = [&webhook["secret"], &rotated["secret"], &client["clientSecret"]].map(text);
+    let signed = [&webhook["secret"], &rotated["secret"], &default["secret"], &client["clientSecret"]].map(text);
     [hook, user.access, user.refresh].into_iter().chain(signed).collect()
 }
 

@@ -286,6 +286,9 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
         let put = call(&app, &token, method, &path, below.clone()).await;
         assert_eq!((put.status, put.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"), "nothing is put below theirs");
     }
+    app.patch(&format!("/documents/{own}"), json!({"parentDocumentId": theirs})).await;
+    let kept = call(&app, &token, Method::PATCH, &format!("/documents/{own}"), below).await;
+    assert_eq!(kept.status, StatusCode::OK, "what stands there is sent back: {}", kept.body);
 
     // Each role opens what it says, at once, and closes it again.
     let at = 10;

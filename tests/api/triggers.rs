@@ -9,7 +9,11 @@ use std::{
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::STANDARD};
-use futures_util::{StreamExt, future::join_all, stream};
+use futures_util::{
+    StreamExt,
+    future::{join, join_all},
+    stream,
+};
 use platform_testing::{FakeToolServer, Reply, TestApp, TestDb, ToolRequest};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -591,4 +595,23 @@ async fn what_passes_is_tried_again_and_what_stays_is_an_error_after_the_last_tr
     model.let_go(100);
     let all = outcomes(&app, &path, 3).await;
     assert_eq!(all[2]["outcome"], "executed", "{all:?}");
+}
+
+#[tokio::test]
+async fn no_trigger_is_left_of_an_agent_or_assistant_that_is_deleted_at_that_moment() {
+    let (app, _db) = local().await;
+    let server = server_of(&app, "webhook").await;
+    for n in 0..20 {
+        for (kind, field) in [("agents", "agentId"), ("assistants", "assistantId")] {
+            let target = app.post(&format!("/{kind}"), json!({"name": format!("t{n}")})).await.body;
+            let id = text(&target["_id"]);
+            let path = format!("/{kind}/{}", text(target.get("identifier").unwrap_or(&target["_id"])));
+            let new = json!({"toolServerId": server, "triggerSlug": "webhook", field: id});
+            let (made, gone) = join(app.post("/triggers", new), app.delete(&path)).await;
+            assert_eq!(gone.status, StatusCode::OK, "{}", gone.body);
+            let is_refused = made.status == StatusCode::NOT_FOUND;
+            assert!(is_refused || made.status == StatusCode::CREATED, "{}", made.body);
+        }
+    }
+    eventually("no trigger is there", async || (app.get("/triggers").await.body["total"] == 0).then_some(())).await;
 }

@@ -191,7 +191,7 @@ impl App {
             assistants::module(&assistants, &memory, &triggers, db),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),
-            agents::module(&agents, &threads, &triggers),
+            agents::module(&agents, &threads, &triggers, db),
             threads::module(&threads, &evaluations),
             mcp::module(&gateway, &auth, config, addr),
             environments::module(&environments, config.sweep_interval),

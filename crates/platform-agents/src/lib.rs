@@ -35,9 +35,9 @@ mod schema;
 mod thread;
 
 pub use agent::{
-    AGENT_REFERENCES, AGENT_TOPIC, Agent, AgentFilter, AgentList, AgentReferrer, AgentService, AgentSettings,
-    NotificationConfig, PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig, next_time,
-    time_problem,
+    AGENT_DELETED, AGENT_REFERENCES, AGENT_TOPIC, Agent, AgentFilter, AgentList, AgentReferrer, AgentService,
+    AgentSettings, NotificationConfig, PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig,
+    next_time, time_problem,
 };
 pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};
 pub use evaluation::{

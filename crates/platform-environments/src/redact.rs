@@ -26,7 +26,7 @@ const LONGEST: usize = 2 * PART;
 const MAX_BYTES: usize = 256 << 10;
 /// Bytes of the next line that tell whether a value may go on there.
 const GLANCE: usize = SHORTEST;
-/// Bytes that are masked at once: some thousand values of the same letters take a microsecond for each.
+/// Bytes that are masked at once: of very many values that are much alike each byte takes a microsecond.
 const FEW_BYTES: usize = 256;
 /// More are masked at so many places, of which an account has half.
 static PLACES: LazyLock<FairSemaphore> = LazyLock::new(|| {

@@ -541,15 +541,29 @@ pub(crate) async fn pause(
 /// Forgets what came before a moment, or before the newest 5000 of a trigger, and what was seen before another; what
 /// somebody has locked is forgotten the next time.
 pub(crate) async fn purge(conn: &mut Conn, received: Timestamp, seen: Timestamp) -> Result<()> {
-    let forget_seen = "DELETE FROM trigger_seen WHERE (trigger_id, event_id) IN (
-        SELECT trigger_id, event_id FROM trigger_seen WHERE seen_ms < $1 FOR UPDATE SKIP LOCKED)";
-    diesel::sql_query(forget_seen).bind::<BigInt, _>(seen.0).execute(conn).await?;
-    let forget_events = "DELETE FROM trigger_events WHERE id IN (
-        SELECT e.id FROM triggers t CROSS JOIN LATERAL (
-            SELECT coalesce((SELECT received_ms FROM trigger_events WHERE trigger_id = t.id
-                ORDER BY received_ms DESC, id DESC OFFSET 4999 LIMIT 1), $1) AS oldest_ms
-        ) kept JOIN trigger_events e ON e.trigger_id = t.id AND e.received_ms < greatest(kept.oldest_ms, $1)
-        WHERE e.received_ms < $1 OR e.outcome IS NOT NULL FOR UPDATE OF e SKIP LOCKED)";
-    diesel::sql_query(forget_events).bind::<BigInt, _>(received.0).execute(conn).await?;
+    for (old, before) in [
+        (
+            "DELETE FROM trigger_seen WHERE (trigger_id, event_id) IN (
+                SELECT trigger_id, event_id FROM trigger_seen WHERE seen_ms < $1 FOR UPDATE SKIP LOCKED)",
+            seen,
+        ),
+        (
+            "DELETE FROM trigger_events WHERE id IN (
+                SELECT id FROM trigger_events WHERE received_ms < $1 FOR UPDATE SKIP LOCKED)",
+            received,
+        ),
+    ] {
+        diesel::sql_query(old).bind::<BigInt, _>(before.0).execute(conn).await?;
+    }
+    diesel::sql_query(
+        "DELETE FROM trigger_events WHERE id IN (
+            SELECT e.id FROM trigger_events e JOIN (
+                SELECT t.id, (SELECT k.received_ms FROM trigger_events k WHERE k.trigger_id = t.id
+                    ORDER BY k.received_ms DESC, k.id DESC OFFSET 4999 LIMIT 1) AS oldest_ms FROM triggers t
+            ) kept ON e.trigger_id = kept.id AND e.received_ms < kept.oldest_ms
+            WHERE e.outcome IS NOT NULL FOR UPDATE OF e SKIP LOCKED)",
+    )
+    .execute(conn)
+    .await?;
     Ok(())
 }

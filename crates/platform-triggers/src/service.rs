@@ -529,6 +529,11 @@ impl TriggerService for PgTriggers {
         let mut conn = self.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             hold_in(conn, account, std::slice::from_ref(&server)).await?;
+            if row.target_type == "agent" {
+                self.agents.hold_in(conn, account, &row.target_id).await?;
+            } else {
+                self.assistants.hold_in(conn, account, &row.target_id).await?;
+            }
             repository::insert(conn, &row).await?;
             platform_toolservers::use_in(conn, account, (TRIGGER, &row.id), std::slice::from_ref(&server)).await?;
             self.begin_in(conn, &row, event).await?;

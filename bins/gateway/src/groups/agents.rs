@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use platform_agents::{
-    AGENT_REFERENCES, Agent, AgentFilter, AgentService, AgentSettings, PgAgentService, PgThreadService, ThreadService,
+    AGENT_DELETED, AGENT_REFERENCES, Agent, AgentFilter, AgentService, AgentSettings, PgAgentService, PgThreadService,
+    ThreadService,
 };
 use platform_conversation::AGENT;
 use platform_core::{Error, Result};
+use platform_db::Db;
 use platform_http::{Answer, Group, Request, key, session};
+use platform_jobs::{Run, Work, end_in};
 use platform_triggers::{PgTriggers, TriggerService};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use crate::{leaving::with_followers, module::Module};
@@ -26,9 +31,33 @@ pub(crate) fn module(
     agents: &Arc<PgAgentService>,
     threads: &Arc<PgThreadService>,
     triggers: &Arc<PgTriggers>,
+    db: &Db,
 ) -> Module {
     let services = Services { agents: agents.clone(), threads: threads.clone(), triggers: triggers.clone() };
-    Module { groups: vec![group(Arc::new(services))], resources: vec![(AGENT, agents.clone())], ..Module::default() }
+    Module {
+        groups: vec![group(Arc::new(services))],
+        resources: vec![(AGENT, agents.clone())],
+        works: vec![Arc::new(Followers { triggers: triggers.clone(), db: db.clone() })],
+        ..Module::default()
+    }
+}
+
+/// What goes with an agent, beside its threads.
+struct Followers {
+    triggers: Arc<dyn TriggerService>,
+    db: Db,
+}
+
+#[async_trait]
+impl Work for Followers {
+    fn kind(&self) -> &'static str {
+        AGENT_DELETED
+    }
+
+    async fn work(&self, run: &Run, _: &CancellationToken) -> Result<()> {
+        self.triggers.end_of(&run.account(), ("agent", &run.subject)).await?;
+        end_in(&mut *self.db.conn().await?, run).await
+    }
 }
 
 fn group(services: Arc<Services>) -> Group {

@@ -174,8 +174,12 @@ async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (patch, expected): (Object, _) = (request.patch().await?, request.if_match()?);
     admit(&knowledge, &request, patch.get("folderId").and_then(|folder| folder.as_str())).await?;
-    admit_below(&request, patch.get("parentDocumentId").and_then(|parent| parent.as_str())).await?;
     let id = &request.id("id");
+    if let Some(parent) = patch.get("parentDocumentId").and_then(|parent| parent.as_str())
+        && knowledge.parent_of(request.account()?, id).await?.as_deref() != Some(parent)
+    {
+        admit_below(&request, Some(parent)).await?;
+    }
     let document = DocumentService::update(&*knowledge, request.caller()?, id, patch, &expected).await?;
     Ok(Answer::ok(&document)?.etag(document.version))
 }

@@ -10,6 +10,6 @@ pub use model::{Agent, AgentFilter, AgentList, AgentSettings, NotificationConfig
 pub use references::{AGENT_REFERENCES, AgentReferrer};
 pub(crate) use repository::{hold_agent, note_run};
 pub use schedule::{PeriodicExecution, next_time, time_problem};
-pub use service::{AGENT_TOPIC, AgentService, PgAgentService};
+pub use service::{AGENT_DELETED, AGENT_TOPIC, AgentService, PgAgentService};
 pub(crate) use service::{END_ALL, SCHEDULE};
 pub use sub_agents::PgSubAgents;

@@ -34,6 +34,8 @@ pub const AGENT_TOPIC: &str = "agents";
 const MAX_REMEMBERED: u64 = 64 << 20;
 /// Kind of the runs that end all threads of an agent that was deleted.
 pub(crate) const END_ALL: &str = "thread-end-all";
+/// Kind of the runs that take away what goes with an agent that was deleted; the subject is the agent.
+pub const AGENT_DELETED: &str = "agent-deleted";
 /// Kind of the runs that start agents by their schedules.
 pub(crate) const SCHEDULE: &str = "agent-schedule";
 
@@ -54,6 +56,8 @@ pub trait AgentService: Send + Sync {
         patch: Object,
         expected: &Precondition,
     ) -> Result<Agent>;
+    /// Keeps one from being deleted before this transaction ends. `AGENT_NOT_FOUND`.
+    async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()>;
     /// Takes it away and ends its threads, which stay readable.
     async fn delete(&self, caller: &Caller, id: &Id<Agent>, expected: &Precondition) -> Result<()>;
     /// How its threads are judged.
@@ -179,12 +183,7 @@ impl PgAgentService {
         self.ready(account, id, Some(version)).await
     }
 
-    /// Keeps an agent from being deleted before this transaction ends; `AGENT_NOT_FOUND` when it was.
-    pub(crate) async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
-        self.hold_all_in(conn, &[(account, id)]).await
-    }
-
-    /// The same for several.
+    /// Keeps agents from being deleted before this transaction ends; `AGENT_NOT_FOUND` when one was.
     pub(crate) async fn hold_all_in(&self, conn: &mut Conn, agents: &[(&AccountId, &str)]) -> Result<()> {
         let held = repository::share(conn, agents).await?;
         let gone = agents.iter().find(|(_, id)| !held.iter().any(|held| held == id));
@@ -196,9 +195,9 @@ impl PgAgentService {
         let current = repository::find(conn, account, id).await?;
         let current = current.map(|row| row.settings()?.effective(None)).transpose()?;
         let mut all = current.map(|settings| Refers::of(&settings)).unwrap_or_default();
-        for patch in [Some(patch), patch.get("assistantSpecialization").and_then(Value::as_object)] {
-            all = all.and(&patch.and_then(Refers::of_patch).unwrap_or_default());
-        }
+        let given = patch.get("assistantSpecialization").and_then(Value::as_object).and_then(Refers::of_patch);
+        all = all.and(&given.unwrap_or_default());
+        all.environments.extend(patch.get("environmentId").and_then(Value::as_str).map(str::to_owned));
         hold_in(conn, account, &all.tools).await?;
         let [documents, folders] = all.knowledge();
         platform_knowledge::hold_in(conn, account, &documents, &folders).await?;
@@ -208,10 +207,10 @@ impl PgAgentService {
     /// Stores what an agent refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (AGENT, id), &self.ports.toolbox.records(&to.tools)).await?;
-        use_environments_in(&*self.ports.environments, conn, account, (AGENT, id), &to.environments).await?;
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
-        platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders, &skills).await
+        platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders, &skills).await?;
+        use_environments_in(&*self.ports.environments, conn, account, (AGENT, id), &to.environments).await
     }
 
     /// Stores what follows from the settings of an agent: its lane, its schedule, the servers it uses.
@@ -358,6 +357,10 @@ impl AgentService for PgAgentService {
         Ok(agent)
     }
 
+    async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+        self.hold_all_in(conn, &[(account, id)]).await
+    }
+
     async fn delete(&self, caller: &Caller, id: &Id<Agent>, expected: &Precondition) -> Result<()> {
         let account = &caller.account;
         let now = self.ports.clock.now();
@@ -374,6 +377,7 @@ impl AgentService for PgAgentService {
             set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;
             let payload = json!({"userUID": caller.user_uid});
             enqueue_in(conn, account, END_ALL, id, payload, When::After(Duration::ZERO)).await?;
+            enqueue_in(conn, account, AGENT_DELETED, id, Value::Null, When::After(Duration::ZERO)).await?;
             Ok(())
         })
         .await?;

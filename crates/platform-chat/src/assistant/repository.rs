@@ -126,6 +126,13 @@ pub(crate) async fn list(
     Ok(listed(account, filter, page).select(columns).load(conn).await?)
 }
 
+/// Whether one is there, which is not deleted before this transaction ends.
+pub(crate) async fn share(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
+    let live = assistants::table.filter(assistants::account_id.eq(account.as_str()).and(assistants::id.eq(id)));
+    let live = live.filter(assistants::deleted.eq(false)).for_share().select(assistants::id);
+    Ok(live.first::<String>(conn).await.optional()?.is_some())
+}
+
 pub(crate) async fn update(
     conn: &mut Conn,
     account: &AccountId,

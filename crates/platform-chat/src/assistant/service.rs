@@ -35,6 +35,8 @@ const MAX_REMEMBERED: u64 = 64 << 20;
 /// Assistants of an account.
 #[async_trait]
 pub trait AssistantService: Send + Sync {
+    /// Keeps the one of this id from being deleted before this transaction ends. `ASSISTANT_NOT_FOUND`.
+    async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()>;
     /// Those the filter keeps and the caller may use, newest first, the built-in one last, and how many there are: those
     /// beyond what a list holds are left out.
     async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)>;
@@ -164,10 +166,10 @@ impl PgAssistantService {
     /// Stores what an assistant refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (ASSISTANT, id), &self.ports.toolbox.records(&to.tools)).await?;
-        use_environments_in(&*self.ports.environments, conn, account, (ASSISTANT, id), &to.environments).await?;
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
-        platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders, &skills).await
+        platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders, &skills).await?;
+        use_environments_in(&*self.ports.environments, conn, account, (ASSISTANT, id), &to.environments).await
     }
 
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
@@ -231,6 +233,10 @@ impl Resources for PgAssistantService {
 
 #[async_trait]
 impl AssistantService for PgAssistantService {
+    async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+        if repository::share(conn, account, id).await? { Ok(()) } else { Err(not_found(id)) }
+    }
+
     async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)> {
         let conn = self.ports.db.fair_conn(&caller.account).await?;
         let sizes = repository::sizes(&mut &*conn, &caller.account, filter).await?;

@@ -12,6 +12,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::{
     live::{HOME, Live, failed},
@@ -29,6 +30,8 @@ const HELD: Duration = Duration::from_millis(500);
 /// Pieces that nobody has read yet.
 const MAX_UNREAD: usize = 64;
 const PIECE: usize = 16 << 10;
+/// Bytes that a pipe of Linux holds.
+const PIPE: usize = 64 << 10;
 /// Exit code of a command that took too long.
 const TOO_LONG: i32 = 124;
 /// Exit code of a command that was killed.
@@ -126,11 +129,11 @@ async fn carry(
             );
         };
         let mut reading = std::pin::pin!(reading);
+        let mut is_read = false;
         let ending = async {
-            let mut is_read = false;
             loop {
                 tokio::select! {
-                    code = &mut exit => break (code, is_read),
+                    code = &mut exit => break code,
                     () = &mut reading, if !is_read => is_read = true,
                 }
             }
@@ -148,7 +151,7 @@ async fn carry(
         if ended.is_none() {
             kill();
         }
-        if !matches!(ended, Some((_, true))) {
+        if !is_read {
             let lingering = async {
                 sleep(LINGER).await;
                 over.cancel();
@@ -160,8 +163,8 @@ async fn carry(
         }
         match ended {
             // What it said until its machine ended is known.
-            Some((Err(SandboxError::Ended), _)) => KILLED,
-            Some((code, _)) => code?,
+            Some(Err(SandboxError::Ended)) => KILLED,
+            Some(code) => code?,
             None => TOO_LONG,
         }
     };
@@ -170,13 +173,16 @@ async fn carry(
     let ended_in = err.filter.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(before);
     live.state().cwd.clone_from(&ended_in);
     let ((stdout, out_is_cut), (stderr, err_is_cut)) = (out.tail(), err.tail());
+    let bytes = ended_in.len();
+    let cwd =
+        mask(&live.account, bytes, move || String::from_utf8_lossy(&redactor.whole(ended_in.as_bytes())).into_owned());
     Ok(CommandOutput {
         exit_code: code,
         truncated: out_is_cut || err_is_cut,
         stdout,
         stderr,
         duration_ms: millis(began.elapsed()),
-        cwd: String::from_utf8_lossy(&redactor.whole(ended_in.as_bytes())).into_owned(),
+        cwd: cwd.await.map_err(|error| SandboxError::Failed(error.to_string()))?,
     })
 }
 
@@ -213,6 +219,8 @@ impl Stream {
         piece: fn(String) -> OutputPiece,
     ) {
         let mut bytes = vec![0; PIECE];
+        // What a pipe holds when nothing more is waited for.
+        let mut left = PIPE;
         loop {
             let over = self.over.clone();
             let holds = self.filter.masked.holds();
@@ -221,17 +229,31 @@ impl Stream {
                 if holds { timeout(HELD, reading).await } else { Ok(reading.await) }
             };
             let read = tokio::select! {
+                biased;
                 read = reading => read,
                 () = over.cancelled() => return,
             };
             let shown = match read {
                 Ok(Ok(0) | Err(_)) => return,
-                Ok(Ok(length)) => self.push(&bytes[..length]).await,
+                Ok(Ok(length)) => {
+                    if over.is_cancelled() {
+                        left = left.saturating_sub(length);
+                    }
+                    match self.push(&bytes[..length]).await {
+                        Ok(shown) => shown,
+                        // What could not be masked is not shown, nor is what comes after it.
+                        Err(error) => return warn!(%error, "The output of a command could not be masked."),
+                    }
+                }
                 Err(_) => self.filter.masked.release(),
             };
             tokio::select! {
+                biased;
                 () = self.show(shown, says, piece) => {}
                 () = over.cancelled() => return,
+            }
+            if left == 0 {
+                return;
             }
             // Whatever it says, others have their turn.
             yield_now().await;
@@ -239,18 +261,18 @@ impl Stream {
     }
 
     /// What can be shown once this was said, too.
-    async fn push(&mut self, said: &[u8]) -> Vec<u8> {
+    async fn push(&mut self, said: &[u8]) -> Result<Vec<u8>> {
         if self.filter.masked.is_open() {
-            return self.filter.push(said);
+            return Ok(self.filter.push(said));
         }
         let (mut filter, said) = (std::mem::take(&mut self.filter), said.to_vec());
         let pushed = mask(&self.account, said.len(), move || {
             let shown = filter.push(&said);
             (filter, shown)
         });
-        let (filter, shown) = pushed.await.unwrap_or_default();
+        let (filter, shown) = pushed.await?;
         self.filter = filter;
-        shown
+        Ok(shown)
     }
 
     async fn finish(&mut self, says: &mpsc::Sender<OutputPiece>, piece: fn(String) -> OutputPiece) {

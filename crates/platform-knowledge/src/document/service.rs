@@ -169,6 +169,12 @@ impl PgKnowledge {
         self.catalog.embedding_space()
     }
 
+    /// The document that one is a part of.
+    pub async fn parent_of(&self, account: &AccountId, id: &Id<Document>) -> Result<Option<String>> {
+        let row = repository::find(self.db.read().await?.get(), account, id).await?;
+        Ok(row.and_then(|row| row.parent_id))
+    }
+
     /// Deletes documents in a transaction that holds what lies in what.
     pub(crate) async fn delete_documents_in(
         &self,

@@ -24,6 +24,8 @@ use crate::backend::{Disk, Room, SandboxError};
 const DIRS: [(&str, u32); 2] = [("workspace", 0o775), ("tmp", 0o1777)];
 /// Files and directories on a disk.
 pub(crate) const MAX_ENTRIES: u64 = 2_000_000;
+/// Files of many names that are told from each other; more count once for each name.
+const MAX_NAMED: usize = 100_000;
 /// Depth of directories.
 const MAX_DEPTH: usize = 512;
 
@@ -227,7 +229,8 @@ pub(super) fn used(dir: &Path) -> u64 {
         for entry in found.flatten() {
             let Ok(found) = entry.metadata() else { continue };
             entries += 1;
-            let is_new = found.is_dir() || found.nlink() < 2 || named.insert((found.dev(), found.ino()));
+            let is_known = found.is_dir() || found.nlink() < 2 || named.len() == MAX_NAMED;
+            let is_new = is_known || named.insert((found.dev(), found.ino()));
             bytes = bytes.saturating_add(if is_new { found.blocks() * 512 } else { 0 });
             if entries > MAX_ENTRIES {
                 return u64::MAX;

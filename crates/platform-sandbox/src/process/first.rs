@@ -22,7 +22,7 @@ use rustix::{
 use super::{
     USER,
     launch::connect,
-    packet::{Instruction, Program, Report, Setup, Unbounded, receive, send},
+    packet::{Instruction, Program, Report, Setup, Watched, receive, send},
 };
 
 /// How often memory is looked at, where no control group bounds it.
@@ -52,7 +52,7 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
     let commands = Arc::new(Commands::default());
     let ended = Arc::clone(&commands);
     thread::Builder::new().name("wait".to_owned()).spawn(move || reap(&ended))?;
-    if let Some(Unbounded { memory, .. }) = setup.unbounded {
+    if let Some(Watched { memory, .. }) = setup.watched {
         thread::Builder::new().name("memory".to_owned()).spawn(move || watch_memory(memory))?;
     }
     while let Some((instruction, files)) = receive(stdin())? {

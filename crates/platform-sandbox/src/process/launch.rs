@@ -43,7 +43,7 @@ use rustix::{
 
 use super::{
     USER, first,
-    packet::{Instruction, Report, Setup, Unbounded, receive, send},
+    packet::{Instruction, Report, Setup, Watched, receive, send},
     syscalls,
 };
 
@@ -126,8 +126,8 @@ fn outer() -> io::Result<()> {
     let (user, group) = (Uid::ROOT, Gid::ROOT);
     set_thread_res_gid(group, group, group)?;
     set_thread_res_uid(user, user, user)?;
-    if let Some(Unbounded { cpus, .. }) = setup.unbounded {
-        keep_to(cpus)?;
+    if let Some(Watched { cpus, first_cpu, .. }) = setup.watched {
+        keep_to(cpus as usize, first_cpu as usize)?;
     }
     let doors = doors(&setup.listen, setup.names).map_err(|error| said("the network of the machine", error))?;
     let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
@@ -138,13 +138,12 @@ fn outer() -> io::Result<()> {
     Ok(())
 }
 
-/// Stays on so many processors, and so does all that is started: each machine on the next ones.
-fn keep_to(most: u32) -> io::Result<()> {
+/// Stays on so many processors, and so does all that is started.
+fn keep_to(most: usize, first: usize) -> io::Result<()> {
     let open = sched_getaffinity(None)?;
     let open: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| open.is_set(*cpu)).collect();
-    let first = std::process::id() as usize * most as usize;
     let mut kept = CpuSet::new();
-    for cpu in open.iter().cycle().skip(first % open.len().max(1)).take(open.len().min(most as usize)) {
+    for cpu in open.iter().cycle().skip(first % open.len().max(1)).take(open.len().min(most)) {
         kept.set(*cpu);
     }
     Ok(sched_setaffinity(None, &kept)?)
@@ -291,7 +290,7 @@ fn inner() -> io::Result<()> {
     }
     give_up_rights(setup.single_user).map_err(|error| said("the rights of the machine", error))?;
     protect_files().map_err(|error| said("landlock", error))?;
-    syscalls::confine(setup.unbounded.is_some()).map_err(|error| said("the system calls of the machine", error))?;
+    syscalls::confine(setup.watched.is_some()).map_err(|error| said("the system calls of the machine", error))?;
     send(stdin(), &Report::Ready, &[])?;
     first::serve(&setup)
 }

@@ -35,7 +35,7 @@ use super::{
     MAX_PROCESSES, ProcessBackend, USER,
     control_group::ControlGroup,
     disk::{self, MachineDir},
-    packet::{Instruction, Program, Report, Setup, Unbounded, receive, send},
+    packet::{Instruction, Program, Report, Setup, Watched, receive, send},
 };
 use crate::{
     backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES, connected},
@@ -114,7 +114,11 @@ pub(super) async fn create(
         names: rules.as_ref().map(|_| Gate::NAMES),
         file_bytes: disk_bytes,
         processes: MAX_PROCESSES,
-        unbounded: group.is_none().then_some(Unbounded { memory, cpus: spec.cpus }),
+        watched: group.is_none().then(|| {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let first_cpu = NEXT.fetch_add(spec.cpus, Ordering::Relaxed);
+            Watched { memory, cpus: spec.cpus, first_cpu }
+        }),
     };
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(io::Error::from)?;

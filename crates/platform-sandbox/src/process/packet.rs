@@ -34,17 +34,19 @@ pub(crate) struct Setup {
     pub file_bytes: u64,
     /// Processes at once.
     pub processes: u64,
-    /// What no control group bounds.
-    pub unbounded: Option<Unbounded>,
+    /// What it may take, where no control group bounds that.
+    pub watched: Option<Watched>,
 }
 
 /// What a machine may take where it has to be watched.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Unbounded {
+pub(crate) struct Watched {
     /// Memory in bytes.
     pub memory: u64,
-    /// Processors.
+    /// Processors, and where among those of the host they begin.
     pub cpus: u32,
+    /// See there.
+    pub first_cpu: u32,
 }
 
 /// To a machine.

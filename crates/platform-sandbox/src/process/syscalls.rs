@@ -9,7 +9,7 @@ use seccompiler::{
 };
 
 /// Memory that is no process's own, and processors that are: calls of machines that a control group bounds.
-const OF_BOUNDED: [c_long; 3] = [libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_sched_setaffinity];
+const OF_BOUNDED: [c_long; 2] = [libc::SYS_memfd_create, libc::SYS_sched_setaffinity];
 
 /// Confines this thread and whatever it starts; `is_watched`: no control group bounds it.
 pub(super) fn confine(is_watched: bool) -> io::Result<()> {
@@ -36,10 +36,14 @@ pub(super) fn confine(is_watched: bool) -> io::Result<()> {
 /// size that a file may have.
 const RESERVING: [u64; 5] = [0x4030_5828, 0x4030_5829, 0x4030_582a, 0x4030_582b, 0x4030_5839];
 
+/// Bytes of a piece of shared memory of System V, of which there may be 4,096.
+const MAX_SHARED: u64 = 64 << 10;
+
 /// Calls that are allowed with some arguments.
 fn bounded() -> Result<Vec<(c_long, Vec<SeccompRule>)>, seccompiler::BackendError> {
     let is = |argument, operator, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
     let exactly = |argument, value: i32| is(argument, SeccompCmpOp::Eq, u64::from(value.unsigned_abs()));
+    let of_at_most = |argument, most| SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Le, most);
     let namespaces = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
         | libc::CLONE_NEWUTS
@@ -62,6 +66,8 @@ fn bounded() -> Result<Vec<(c_long, Vec<SeccompRule>)>, seccompiler::BackendErro
         (libc::SYS_socket, sockets),
         (libc::SYS_personality, personalities.into_iter().collect::<Result<_, _>>()?),
         (libc::SYS_ioctl, vec![SeccompRule::new(others.collect::<Result<_, _>>()?)?]),
+        // It outlives whoever made it, and no process is the larger for it; databases need a page.
+        (libc::SYS_shmget, vec![SeccompRule::new(vec![of_at_most(1, MAX_SHARED)?])?]),
         // Of itself alone.
         (libc::SYS_prlimit64, vec![SeccompRule::new(vec![exactly(0, 0)?])?]),
     ])
@@ -107,7 +113,7 @@ const ORDINARY: &[c_long] = &[
     libc::SYS_setpgid, libc::SYS_setpriority, libc::SYS_setregid, libc::SYS_setresgid, libc::SYS_setresuid,
     libc::SYS_setreuid, libc::SYS_setrlimit, libc::SYS_set_robust_list, libc::SYS_setsid, libc::SYS_setsockopt,
     libc::SYS_set_tid_address, libc::SYS_setuid, libc::SYS_setxattr, libc::SYS_shmat, libc::SYS_shmctl,
-    libc::SYS_shmdt, libc::SYS_shmget, libc::SYS_shutdown, libc::SYS_sigaltstack, libc::SYS_signalfd4,
+    libc::SYS_shmdt, libc::SYS_shutdown, libc::SYS_sigaltstack, libc::SYS_signalfd4,
     libc::SYS_socketpair, libc::SYS_splice, libc::SYS_statfs, libc::SYS_statx, libc::SYS_symlinkat, libc::SYS_sync,
     libc::SYS_sync_file_range, libc::SYS_syncfs, libc::SYS_sysinfo, libc::SYS_tee, libc::SYS_tgkill,
     libc::SYS_timer_create, libc::SYS_timer_delete, libc::SYS_timerfd_create, libc::SYS_timerfd_gettime,

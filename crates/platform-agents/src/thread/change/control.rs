@@ -110,7 +110,7 @@ impl Threads {
             _ => {
                 take_arrived(record);
                 close(conn, record, "SUPERSEDED", |_| true, now).await?;
-                self.agents.hold_in(conn, &record.account, record.agent_id()).await?;
+                self.agents.hold_all_in(conn, &[(&record.account, record.agent_id())]).await?;
                 if record.is_unheard() {
                     append_queued(conn, record).await?;
                     record.go_on_with(&arrived.request);

@@ -175,7 +175,7 @@ impl Threads {
                     let account = &record.account;
                     if reject_when_busy {
                         // An agent comes before its lane, whoever takes both.
-                        threads.agents.hold_in(conn, account, &agent_id).await?;
+                        threads.agents.hold_all_in(conn, &[(account, &agent_id)]).await?;
                         if let Some((hold, wait)) = full_in(conn, account, &agent_id).await? {
                             return Err(busy(hold, wait));
                         }
