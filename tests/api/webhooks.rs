@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A webhook of some events; its path and its secret.
-async fn webhook(app: &TestApp, url: &str, events: &[&str], more: Value) -> (String, String) {
+pub async fn webhook(app: &TestApp, url: &str, events: &[&str], more: Value) -> (String, String) {
     let mut body = json!({"url": url, "events": events});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     let made = app.post("/webhooks", body).await;
@@ -27,7 +27,11 @@ async fn webhook(app: &TestApp, url: &str, events: &[&str], more: Value) -> (Str
 }
 
 /// What a path of the server was sent, once something for which `is_enough` was.
-async fn received(server: &FakeToolServer, path: &str, is_enough: impl Fn(&[ToolRequest]) -> bool) -> Vec<ToolRequest> {
+pub async fn received(
+    server: &FakeToolServer,
+    path: &str,
+    is_enough: impl Fn(&[ToolRequest]) -> bool,
+) -> Vec<ToolRequest> {
     eventually(path, async || {
         let sent: Vec<_> = server.recorded().into_iter().filter(|request| request.path == path).collect();
         is_enough(&sent).then_some(sent)

@@ -322,6 +322,15 @@ await step("a session ends, a member comes and goes", async () => {
   await to(edits, `#/agents/${agent._id}`);
   await edits.waitForSelector("[role=tab]:has-text('Settings')");
   assert.deepEqual(await offered(edits), ["Archive", "Delete"]);
+  await api("POST", "/assistants", { name: "Beta helper", identifier: "beta-helper", projectId: project._id, coreMemory: { enabled: true } });
+  await api("POST", "/memory/assistants/beta-helper/core?tenantId=t1", { content: "Likes tea" });
+  for (const [who, times] of [[viewer, 0], [edits, 1]]) {
+    await to(who, "#/assistants/beta-helper?tab=memory");
+    await who.getByLabel("Tenant", { exact: true }).fill("t1");
+    await who.getByRole("button", { name: "Show memory" }).click();
+    await who.getByText("Likes tea").waitFor();
+    assert.equal(await who.getByRole("button", { name: "Forget" }).count(), times);
+  }
 
   await page.locator(".rows .tr:has-text('bo@example.com')").getByRole("button", { name: "Remove" }).click();
   await press("Yes");

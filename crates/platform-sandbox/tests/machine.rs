@@ -143,6 +143,12 @@ async fn nothing_gets_out(backend: &ProcessBackend) {
     }
     let tried = kinds * users.len();
     assert!(got.is_empty(), "{} of {tried} attempts got out:\n{}", got.len(), got.join("\n"));
+    let listed = machine(backend, "listed", Network::Only(vec!["example.com".to_owned()])).await;
+    for line in attempts::AROUND_A_LIST {
+        let (_, said) = run(&listed, &fill(line), false).await;
+        assert!(!said.contains("GOT"), "around the list: {line}: {said}");
+    }
+    listed.end().await;
     let (code, said) = run(&victim, "cat /workspace/secret; pgrep -x sleep", false).await;
     assert!(code == 0 && said.starts_with("canary-of-another\n"), "the other machine is untouched: {said}");
     assert!(listener.set_nonblocking(true).is_ok() && listener.accept().is_err(), "nobody reached the host");

@@ -6,7 +6,7 @@ use futures_util::{
     FutureExt,
     future::{join_all, select_all},
 };
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{FakeToolServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use crate::{
     environments::environment,
     support::{PATIENCE, PROGRAM, app, app_with, eventually, factor, text},
     uploads::own_dir,
+    webhooks::{received, webhook},
 };
 
 #[tokio::test]
@@ -378,4 +379,30 @@ async fn a_start_that_is_cut_off_says_so_and_time_begins_with_the_machine() {
         let last = ended(&app, &path).await;
         assert_eq!(last["status"], "stopped", "{last}");
     }
+}
+
+#[tokio::test]
+async fn what_could_not_be_saved_is_told_and_machines_begin_with_what_was_saved_before() {
+    let server = FakeToolServer::start();
+    let app = app_with(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await;
+    webhook(&app, &format!("{}/echo/ends", server.url()), &["sandbox.finished"], json!({})).await;
+    let (path, _) = environment(&app, json!({"sandboxConfig": {"snapshotEnabled": true}})).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    ran(&app, &path, &sandbox, "echo kept > kept").await;
+    stopped(&app, &path, &sandbox, true).await;
+    ended(&app, &path).await;
+    for _ in 0..2 {
+        let sandbox = started(&app, &path, json!({})).await;
+        let deep = "cat kept; for i in $(seq 520); do mkdir d; cd d; done; cd /workspace";
+        assert_eq!(ran(&app, &path, &sandbox, deep).await["stdout"], "kept\n");
+        stopped(&app, &path, &sandbox, true).await;
+        let session = ended(&app, &path).await;
+        assert!(session["error"].as_str().is_some_and(|error| error.contains("deeper than 512")), "{session}");
+    }
+    let told = received(&server, "/echo/ends", |sent| sent.len() == 3).await;
+    let errors: Vec<Value> = told.iter().map(|sent| sent.json()["data"]["error"].clone()).collect();
+    assert_eq!(errors.iter().filter(|error| error.to_string().contains("deeper than 512")).count(), 2, "{errors:?}");
+    let snapshots = app.get(&format!("{path}/snapshots")).await.body;
+    let of = |status: &str| snapshots.as_array().into_iter().flatten().filter(|of| of["status"] == status).count();
+    assert_eq!((of("ready"), of("failed")), (1, 1), "of those that failed the last is kept: {snapshots}");
 }

@@ -234,7 +234,9 @@ impl Resources for PgAssistantService {
 #[async_trait]
 impl AssistantService for PgAssistantService {
     async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
-        if repository::share(conn, account, id).await? { Ok(()) } else { Err(not_found(id)) }
+        // The built-in one is always there.
+        let is_held = id == DEFAULT_ASSISTANT || repository::share(conn, account, id).await?;
+        if is_held { Ok(()) } else { Err(not_found(id)) }
     }
 
     async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)> {

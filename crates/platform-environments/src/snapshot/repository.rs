@@ -87,14 +87,10 @@ pub(crate) async fn is_saving(
     Ok(diesel::select(diesel::dsl::exists(creating)).get_result(conn).await?)
 }
 
-/// Whether there was room for it: another one of its lane may be being saved. Of those that failed the last stays.
+/// Whether there was room for it: another one of its lane may be being saved. It takes the place of one that failed.
 pub(crate) async fn insert(conn: &mut Conn, row: &SnapshotRow) -> Result<bool> {
     let lane = of(&row.account_id, &row.environment_id).filter(s::tenant_id.is_not_distinct_from(&row.tenant_id));
-    let failed = lane.filter(s::status.eq("failed"));
-    let last = failed.order((s::created_ms.desc(), s::id.desc())).select(s::id);
-    if let Some(last) = last.first::<String>(conn).await.optional()? {
-        diesel::delete(failed.filter(s::id.ne(last))).execute(conn).await?;
-    }
+    diesel::delete(lane.filter(s::status.eq("failed"))).execute(conn).await?;
     let inserted = diesel::insert_into(s::table).values(row).on_conflict_do_nothing().execute(conn).await;
     Ok(stored_for(&row.environment_id, inserted)? > 0)
 }

@@ -122,6 +122,19 @@ pub const ATTEMPTS: &[(&str, &str)] = &[
     ("where the disk lies on the host", "grep -q machines/ /proc/self/mountinfo && [ -e $(grep -o '/[^ ]*machines' /proc/self/mountinfo | head -1) ] && echo GOT"),
 ];
 
+/// Ways to somebody who is not on the list of whom a machine reaches.
+#[rustfmt::skip]
+pub const AROUND_A_LIST: &[&str] = &[
+    "timeout 3 getent ahosts other.example.org && echo GOT",
+    "timeout 3 getent ahosts example.com.other.example.org && echo GOT",
+    "timeout 3 bash -c 'exec 3<>/dev/udp/1.1.1.1/53; printf \"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\7example\\3com\\0\\0\\1\\0\\1\" >&3; head -c 12 <&3 | grep -q . && echo GOT'",
+    "timeout 3 bash -c 'exec 3<>/dev/tcp/127.0.0.1/HOST_PORT' && echo GOT",
+    "curl -sf -m 2 -6 --noproxy '*' http://[2606:4700::1]/ && echo GOT",
+    "curl -sf -m 2 -6 --noproxy '*' http://[::ffff:127.0.0.1]:HOST_PORT/ && echo GOT",
+    "curl -s -m 3 -o /dev/null -w '%{http_code}' -x http://198.18.0.1:3128 -H 'Host: example.com' http://127.0.0.1:HOST_PORT/ | grep -q 200 && echo GOT",
+    "curl -s -m 3 -o /dev/null -w '%{http_code}' --connect-to example.com:443:127.0.0.1:HOST_PORT https://example.com/ | grep -q 200 && echo GOT",
+];
+
 /// So many of these are about processes.
 pub const PROCESSES: usize = 2;
 
