@@ -662,6 +662,7 @@ await step("a list of a million chats is scrolled to its end", async () => {
   await page.waitForSelector("text=Thread 0");
   assert.deepEqual((await names()).slice(0, 2), ["Thread 0", "Thread 1"], "only threads have this state");
   await page.getByLabel("Title").fill("x");
+  await page.getByLabel("Title").press("Enter");
   await page.getByText("No run has all of these").waitFor();
   await page.getByLabel("State").selectOption("");
   await page.waitForSelector("text=Chat 0");
