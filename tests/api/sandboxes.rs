@@ -370,7 +370,15 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
     );
     let stale = app.post(&format!("{path}/sandbox/stop"), json!({"sandboxId": again, "saveChanges": true})).await;
     assert_eq!(stale.error(), "SNAPSHOT_CHANGED");
-    stopped(&app, &path, &again, false).await;
+    let forced = json!({"sandboxId": again, "saveChanges": true, "force": true});
+    let forced = app.post(&format!("{path}/sandbox/stop"), forced).await;
+    assert_eq!((forced.status, &forced.body["saving"]), (StatusCode::OK, &json!(true)), "{}", forced.body);
+    let newest = &forced.body["snapshotId"];
+    eventually("it is current all the same", async || {
+        let all = app.get(&format!("{path}/tenant-snapshots")).await.body;
+        (all[0]["snapshotId"] == *newest && all[0]["status"] == "ready").then_some(())
+    })
+    .await;
     assert_eq!(app.delete(&format!("{path}/tenant-snapshots/acme")).await.status, StatusCode::OK);
     assert_eq!(app.delete(&format!("{path}/tenant-snapshots/acme")).await.error(), "SNAPSHOT_NOT_FOUND");
 }

@@ -584,6 +584,13 @@ await step("a quota is a bar that says when it begins anew", async () => {
   assert.match(await page.locator(".quotas").textContent(), /resets (in \d|tomorrow)/);
   await check(page, "quotas");
   await picture(page, "quotas");
+  await press("Replace own limits");
+  await field("Rules").fill('[{"scope": "tenant", "metric": "cost", "windowUnit": "day", "windowEvery": 1, "limit": 5}]');
+  await page.locator("dialog").getByRole("button", { name: "Replace own limits" }).click();
+  await page.getByRole("tab", { name: "Own limits" }).click();
+  await page.waitForSelector(".tr:has-text('cost')");
+  await check(page, "own limits");
+  await api("PUT", "/tenant-admin/acme/usage-limits", { rules: [] });
   // An end user has quotas of their own, and is given more there.
   await api("PUT", "/tenant-admin/tiers/pro", { name: "Pro", isDefault: true, rules: [{ scope: "subtenant", metric: "tokens", windowUnit: "day", windowEvery: 1, limit: 1000 }] });
   await api("POST", "/assistants/helper/messages", { message: "/usage {\"inputTokens\": 300, \"outputTokens\": 200}\nHello", tenantId: "acme", subtenantId: "ann", skipSummarization: true });

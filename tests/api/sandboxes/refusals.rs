@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{ended, ran, started, stopped};
 use crate::{
     environments::environment,
-    support::{app_with, eventually},
+    support::{app_with, eventually, text},
 };
 
 #[tokio::test]
@@ -101,4 +101,52 @@ async fn a_snapshot_is_made_of_a_machine_that_began_well_and_while_no_other_runs
     .await;
     assert_eq!((&saved["snapshotId"], &saved["sourceSandboxId"]), (&begun["snapshotId"], &json!(sandbox)), "{saved}");
     assert!(saved["sizeBytes"].as_u64().is_some_and(|bytes| bytes > 0), "{saved}");
+}
+
+#[tokio::test]
+async fn machines_of_tenants_are_told_apart_and_an_environment_knows_only_its_own() {
+    let app = app_with(&[]).await;
+    let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);
+    let config = json!({"snapshotEnabled": true, "perTenantSnapshots": true, "initScript": "sleep 2"});
+    let (path, id) = environment(&app, json!({"projectId": project, "sandboxConfig": config})).await;
+    let (other, _) = environment(&app, json!({})).await;
+    let listed = app.get(&format!("/environments?projectId={project}")).await.body;
+    assert_eq!((&listed["total"], &listed["environments"][0]["_id"]), (&json!(1), &json!(id)));
+
+    let initialize = format!("{path}/snapshot/initialize");
+    assert_eq!(app.post(&initialize, json!({})).await.status, StatusCode::ACCEPTED);
+    assert_eq!(app.post(&initialize, json!({})).await.error(), "SNAPSHOT_SAVE_IN_PROGRESS");
+    eventually("the base is saved", async || {
+        let snapshots = app.get(&format!("{path}/snapshots")).await.body;
+        (snapshots[0]["status"] == "ready").then_some(())
+    })
+    .await;
+    ended(&app, &path).await;
+
+    let acme = started(&app, &path, json!({"tenantId": "acme"})).await;
+    started(&app, &path, json!({"tenantId": "globex"})).await;
+    let copy = format!("{path}/tenant-snapshots/acme/initialize");
+    assert_eq!(app.post(&copy, json!({})).await.error(), "SESSION_ACTIVE");
+    let of_acme = app.get(&format!("{path}/sessions?tenantId=acme")).await.body;
+    assert_eq!((&of_acme["total"], &of_acme["sessions"][0]["sandboxId"]), (&json!(1), &json!(acme)), "{of_acme}");
+    assert_eq!(app.get(&format!("{path}/sessions?status=running")).await.body["total"], 2);
+
+    for (what, mut body) in [
+        ("exec", json!({"command": "true"})),
+        ("stop", json!({"saveChanges": false})),
+        ("files/list", json!({"path": "/workspace"})),
+        ("files/read", json!({"path": "/workspace/f1"})),
+        ("files/write", json!({"destinationPath": "/workspace/f1", "content": "x"})),
+    ] {
+        body["sandboxId"] = json!(acme);
+        let refused = app.post(&format!("{other}/sandbox/{what}"), body).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "SANDBOX_NOT_FOUND"), "{what}");
+    }
+
+    let many = json!({"sandboxId": acme, "command": "for n in $(seq 1100); do echo > f$n; done", "timeoutSeconds": 0});
+    let made = app.post(&format!("{path}/sandbox/exec"), many).await.body;
+    assert_eq!(made["exitCode"], 0, "as long as the session lasts: {made}");
+    let files = json!({"sandboxId": acme, "path": "/workspace"});
+    let files = app.post(&format!("{path}/sandbox/files/list"), files).await.body;
+    assert_eq!(files["entries"].as_array().map(Vec::len), Some(1000));
 }

@@ -259,6 +259,7 @@ export const GROUPS: Group[] = [
     columns: ["displayName", "tenantId", "tierId", "blocked", "subtenantsCount", "lastSeenAt"], nameOf: (it) => it.displayName || it.tenantId, filters: [{ name: "search" }], create: { first: ["tenantId", "displayName", "email", "tierId"] }, edit: { first: ["displayName", "email", "domain"] }, remove: "Chats and history stay; its sessions and memory go.",
     actions: [
       { title: "Change tier", method: "POST", path: "/v1/tenant-admin/{tenantId}/tier", asks: ["tierId", "reason", "resetUsage"] },
+      { title: "Replace own limits", method: "PUT", path: "/v1/tenant-admin/{tenantId}/usage-limits", asks: ["rules"] },
       { title: "Reset usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/usage-limits/reset", confirm: "The running windows begin at zero again." },
       { title: "Add usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/add-usage", asks: ["tokens", "cost", "source", "reason"], shows: true },
     ],
@@ -271,6 +272,7 @@ export const GROUPS: Group[] = [
           { title: "Audit", method: "GET", path: "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/audit", shows: true },
           { title: "Delete", method: "DELETE", path: "/v1/tenants/{tenantId}/subtenants/{subtenantId}", kind: "danger", confirm: "Chats and history stay; its sessions and memory go." },
         ] }),
+      { title: "Own limits", path: "/v1/tenant-admin/{tenantId}/usage-limits", items: "rules", paged: "whole", columns: ["scope", "metric", "limit", "windowEvery", "windowUnit", "subtenantId"] },
       below<Api.AuditEntry>({ title: "Audit", path: "/v1/tenant-admin/{tenantId}/audit", items: "items", columns: ["action", "from", "to", "reason", "userUID", "timestampMs"] }),
     ],
     empty: "No tenants yet. A tenant is a customer of yours; it is registered by its first message.",
