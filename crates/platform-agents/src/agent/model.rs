@@ -240,7 +240,7 @@ impl AgentSettings {
         let mut checks = Checks::within(limits);
         checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
-        checks.picture("imgUrl", Some(&self.img_url));
+        checks.length("imgUrl", &self.img_url, 0..=4000);
         checks.bytes("assistantSpecialization.identifier", self.base_identifier().map_or(0, str::len), 256);
         checks.count("fallbackModels", self.fallback_models.len(), 5);
         checks.range("maxExecutionInputTokens", self.max_execution_input_tokens, &(0..=(1 << 53) - 1));
