@@ -38,8 +38,9 @@ const STALE_MS: i64 = 600_000;
 const BETWEEN_LOOKS: Duration = Duration::from_mins(1);
 /// Servers that are ready to be offered, at once.
 const MAX_READY: u64 = 2000;
-/// Bytes of them, and how long one waits to be asked for again.
+/// Bytes of them, those of one beside its tools, and how long one waits to be asked for again.
 const MAX_READY_BYTES: u64 = 64 << 20;
+const SERVER_BYTES: usize = 32 << 10;
 const READY: Duration = Duration::from_mins(10);
 
 impl PgIntegrations {
@@ -372,7 +373,7 @@ impl TenantMcp {
     /// Those of these integrations.
     pub fn new(integrations: &Arc<PgIntegrations>) -> Self {
         let looked = Cache::builder().max_capacity(MAX_READY).time_to_live(BETWEEN_LOOKS).build();
-        let weigh = |_: &ReadyKey, server: &OfferedServer| u32::try_from(server.bytes()).unwrap_or(u32::MAX);
+        let weigh = |_: &ReadyKey, of: &OfferedServer| u32::try_from(SERVER_BYTES + of.bytes()).unwrap_or(u32::MAX);
         let ready = Cache::builder().weigher(weigh).max_capacity(MAX_READY_BYTES).time_to_idle(READY).build();
         Self { integrations: Arc::clone(integrations), ready, looked }
     }
