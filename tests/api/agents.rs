@@ -6,6 +6,7 @@ use std::{
     sync::mpsc,
 };
 
+use diesel_async::SimpleAsyncConnection;
 use platform_testing::{Ending, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -439,4 +440,66 @@ async fn people_get_mail_and_every_change_is_an_event() {
     assert_eq!(count("kind = 'thread.state_changed'").await, 6);
     assert_eq!(count("kind = 'thread.approval_required'").await, 1);
     assert_eq!(count("kind = 'thread.finished'").await, 1);
+}
+
+#[tokio::test]
+async fn a_thread_whose_agent_cannot_be_read_does_not_end_without_its_mail_and_its_judge() {
+    let (port, mail) = mail_server();
+    let url = format!("smtp://127.0.0.1:{port}");
+    let settings = [
+        ("PLATFORM_SMTP_URL", url.as_str()),
+        ("PLATFORM_MAIL_FROM", "Platform <p@example.com>"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+    ];
+    let db = TestDb::new().await;
+    let mut app = TestApp::start(PROGRAM, &db, &settings);
+    let server = platform_testing::FakeToolServer::start();
+    let tools = tool_server(&app, server.url(), &[tool("pay", "/echo", &json!({"requiresApproval": true}))]).await;
+    let body = json!({"assistantSpecialization": {"availableToolsGroupsUids": [tools]},
+        "evaluationConfig": {"enabled": true}, "agentNotificationConfig": {"enabled": true,
+            "enableEmailNotification": true, "notifiedEmails": ["done@example.com"]}});
+    let thread = thread(&app, &agent(&app, body).await, "/tool pay {}").await;
+    thread_in(&app, &thread, "paused_for_approval").await;
+    // A process that has read nothing of the agent yet.
+    drop(app);
+    app = TestApp::start(PROGRAM, &db, &settings);
+    db.run("ALTER TABLE agent_versions RENAME TO out_of_reach").await;
+    let complete = json!({"state": "completed"});
+    let failed = app.post(&format!("/agents/threads/{thread}/complete"), complete.clone()).await;
+    assert!(failed.status.is_server_error(), "{}", failed.body);
+    assert_eq!(app.get(&format!("/agents/threads/{thread}")).await.body["state"], "paused_for_approval");
+    db.run("ALTER TABLE out_of_reach RENAME TO agent_versions").await;
+    act(&app, &thread, "complete", complete).await;
+    let told = mail.recv_timeout(PATIENCE).expect("mail");
+    assert!(told.contains("To: done@example.com") && told.contains(&thread), "{told}");
+    assert_eq!(db.number("SELECT count(*) AS n FROM evaluations").await, 1);
+}
+
+#[tokio::test]
+async fn wrong_settings_are_refused_while_somebody_holds_the_rows() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let id = agent(&app, json!({})).await;
+    let made = app.post("/assistants", json!({"name": "S", "identifier": "s"})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let holder = db.connect();
+    let mut conn = holder.conn().await.expect("a connection");
+    let hold = "SET idle_in_transaction_session_timeout = 0; BEGIN; \
+        SELECT FROM agents FOR UPDATE; SELECT FROM assistants FOR UPDATE";
+    conn.batch_execute(hold).await.expect("held");
+    for (path, body, code) in [
+        (format!("/agents/{id}"), json!({"concurrentExecutionLimit": -1}), "VALIDATION_ERROR"),
+        (format!("/agents/{id}"), json!({"model": "none"}), "MODEL_NOT_SUPPORTED"),
+        (format!("/agents/agents/{id}/evaluation-config"), json!({"threshold": 11}), "VALIDATION_ERROR"),
+        ("/assistants/s".to_owned(), json!({"temperature": 7}), "VALIDATION_ERROR"),
+        ("/assistants/s".to_owned(), json!({"model": "none"}), "MODEL_NOT_SUPPORTED"),
+    ] {
+        let refused = if path.ends_with("-config") {
+            app.send(app.request(Method::PUT, &path).json(&body)).await
+        } else {
+            app.patch(&path, body).await
+        };
+        assert_eq!(refused.error(), code, "{path}: {}", refused.body);
+    }
+    conn.batch_execute("ROLLBACK").await.expect("let go");
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{Error, Result, Timestamp};
-use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use platform_jobs::{Run, When, Work, end, end_in, enqueue_in, is_held_in};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +30,7 @@ impl Work for Schedules {
         let agent = match threads.agents.live(&account, &run.subject).await {
             Ok(agent) => agent,
             Err(error) if error.code() == code::AGENT_NOT_FOUND => {
-                return end_in(&mut *threads.ports.db.conn().await?, run).await;
+                return end(&threads.ports.db, run).await;
             }
             Err(error) => return Err(error),
         };

@@ -24,9 +24,7 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
     };
     let mut unknown: Vec<(String, &[String])> = Vec::new();
     if let Some(known) = &route.body_fields {
-        let is_known = |name: &String| {
-            known.contains(name) || route.record_fields.contains(name) || SERVER_OWNED.contains(&name.as_str())
-        };
+        let is_known = |name: &String| known.contains(name) || route.record_fields.contains(name);
         let names = fields.names().filter(|name| !is_known(name)).take(MAX_IGNORED);
         unknown.extend(names.map(|name| (shown(name).to_owned(), known.as_slice())));
     }
@@ -51,10 +49,6 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
 fn shown(name: &str) -> &str {
     &name[..name.floor_char_boundary(MAX_SHOWN)]
 }
-
-/// Fields that the server owns in every record.
-const SERVER_OWNED: [&str; 7] =
-    ["_id", "clientUID", "createdAt", "createdByUserUID", "creationTimestampMs", "lastEditTimestampMs", "userUID"];
 
 fn suggestion<'a>(name: &str, accepted: &'a [String]) -> Option<&'a str> {
     let close = accepted.iter().map(|known| (levenshtein(name, known), known.as_str())).min()?;

@@ -41,7 +41,7 @@ mod trace;
 pub use jobs::{Jobs, JobsConfig, Slot, Work};
 pub use lanes::{Hold, LaneLimits, QueuePosition, drop_lane_in, full_in, places, set_lane_in};
 pub use repository::{
-    ENQUEUE, FINISH, FoundRun, NewRun, Queue, Run, STEP, When, call_again_in, cancel_in, delay_in, describe_in,
+    ENQUEUE, FINISH, FoundRun, NewRun, Queue, Run, STEP, When, call_again_in, cancel_in, delay_in, describe_in, end,
     end_all_in, end_in, enqueue_all_in, enqueue_in, enqueue_or_wake_in, find_in, held_in, is_held_in, step_in, stop_in,
     wake_in,
 };

@@ -8,7 +8,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Id, Result, Timestamp};
-use platform_db::{Conn, JsonStatement};
+use platform_db::{Conn, Db, JsonStatement};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -387,6 +387,11 @@ pub async fn describe_in(conn: &mut Conn, run: &Run, payload: Value) -> Result<(
     let described = (runs::payload.eq(payload), runs::again.eq(false));
     diesel::update(runs::table.filter(runs::id.eq(&run.id))).set(described).execute(conn).await?;
     Ok(())
+}
+
+/// Ends a run that leaves nothing else to store.
+pub async fn end(db: &Db, run: &Run) -> Result<()> {
+    end_in(&mut *db.conn().await?, run).await
 }
 
 /// Ends a run whose lease is held, even when more work came for its subject.

@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_agents::next_time;
 use platform_core::{AccountId, Error, Result, Timestamp, json_length, parse, run_blocking};
 use platform_integrations::{PackEventType, PackRequest, at_path, template};
-use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use platform_jobs::{Run, When, Work, end, end_in, enqueue_in, is_held_in};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -49,7 +49,7 @@ impl Work for PollWork {
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let (triggers, account) = (&self.0, run.account());
         let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
-            return end_in(&mut *triggers.db.conn().await?, run).await;
+            return end(&triggers.db, run).await;
         };
         let known = triggers.integrations.connector(&trigger.row.app).and_then(|connector| {
             connector.event_type(&trigger.row.slug)?;
@@ -337,7 +337,7 @@ impl Work for ScheduleWork {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let (triggers, account) = (&self.0, run.account());
         let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
-            return end_in(&mut *triggers.db.conn().await?, run).await;
+            return end(&triggers.db, run).await;
         };
         let now = triggers.clock.now();
         let due = run.payload["at"].as_i64().map_or(now, Timestamp);

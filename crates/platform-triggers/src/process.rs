@@ -13,7 +13,7 @@ use platform_core::{
 use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
-use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use platform_jobs::{Run, When, Work, end, end_in, enqueue_in, is_held_in};
 use platform_runtime::{Payer, Refusal, Spender};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -68,7 +68,7 @@ impl Work for ProcessWork {
         };
         drop(conn);
         let (Some((event, payload)), Some(trigger)) = (event, trigger) else {
-            return end_in(&mut *triggers.db.conn().await?, run).await;
+            return end(&triggers.db, run).await;
         };
         let bytes = payload.len();
         let read = move || serde_json::from_str(&payload).map_err(Error::internal);

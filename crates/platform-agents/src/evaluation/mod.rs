@@ -9,8 +9,5 @@ mod service;
 pub use config::{Criterion, EvaluationConfig};
 pub(crate) use config::{check_evaluation, default_judge};
 pub use model::{CriterionScore, Evaluation, EvaluationList, NewEvaluation};
-pub(crate) use service::begin_in;
+pub(crate) use repository::begin_evaluation_in;
 pub use service::{EvaluationService, PgEvaluationService};
-
-/// Kind of the runs that judge threads.
-const KIND: &str = "thread-evaluation";

@@ -8,6 +8,18 @@ use utoipa::ToSchema;
 
 use super::config::{Criterion, EvaluationConfig, all_criteria};
 use crate::thread::Record;
+
+/// Kind of the runs that judge threads.
+pub(super) const KIND: &str = "thread-evaluation";
+
+/// What a run must know to judge.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub thread: String,
+    pub criteria: Vec<Criterion>,
+    pub model: Option<String>,
+}
+
 /// What a thread is to be judged by.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

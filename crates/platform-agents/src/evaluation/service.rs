@@ -2,22 +2,19 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Checks, Code, Error, Id, Page, Result, Timestamp};
-use platform_db::{Conn, Idempotency};
-use platform_jobs::{When, enqueue_in};
+use platform_core::{AccountId, Checks, Code, Error, Id, Page, Result};
+use platform_db::Idempotency;
 use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::{
-    KIND,
-    config::{Criterion, EvaluationConfig, all_criteria, check_criteria, judge_model},
-    judge::Task,
-    model::{Evaluation, EvaluationList, NewEvaluation, begin},
-    repository,
+    config::{all_criteria, check_criteria, judge_model},
+    model::{Evaluation, EvaluationList, KIND, NewEvaluation, begin},
+    repository::{self, store_in},
 };
 use crate::{
     code,
-    thread::{Action, PgThreadService, Record, Thread, Threads},
+    thread::{Action, PgThreadService, Thread, Threads},
 };
 
 /// So long a client waits at the most for the judge.
@@ -147,33 +144,6 @@ impl EvaluationService for PgEvaluationService {
         let id = id.map(Id::as_str);
         repository::find(conn.get(), account, thread, id).await?.ok_or_else(|| not_found(id))
     }
-}
-
-/// Has a thread that has ended judged as its agent says.
-pub(crate) async fn begin_in(
-    conn: &mut Conn,
-    record: &Record,
-    config: &EvaluationConfig,
-    now: Timestamp,
-) -> Result<()> {
-    let evaluation = begin("auto", record, config, None, None, now);
-    store_in(conn, &record.account, &evaluation, all_criteria(config, None), now).await
-}
-
-/// Stores an evaluation and the run that makes it.
-async fn store_in(
-    conn: &mut Conn,
-    account: &AccountId,
-    evaluation: &Evaluation,
-    criteria: Vec<Criterion>,
-    now: Timestamp,
-) -> Result<()> {
-    repository::insert(conn, account, evaluation, now).await?;
-    let model = Some(evaluation.evaluation_model.clone()).filter(|model| !model.is_empty());
-    let task = Task { thread: evaluation.thread_id.clone(), criteria, model };
-    let payload = serde_json::to_value(task).map_err(Error::internal)?;
-    enqueue_in(conn, account, KIND, &evaluation.id, payload, When::After(Duration::ZERO)).await?;
-    Ok(())
 }
 
 fn not_found(id: Option<&str>) -> Error {

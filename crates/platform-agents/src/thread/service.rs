@@ -15,7 +15,7 @@ use platform_toolservers::TOOL_SERVER;
 use serde_json::Value;
 
 use super::{
-    ThreadConfig, Threads, addresses,
+    addresses,
     change::act::Act,
     change::request::{
         AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, ThreadMessage,
@@ -24,13 +24,12 @@ use super::{
     change::state::{Action, ThreadState},
     change::timer::Timers,
     facts::Pause,
-    live_key,
     model::{Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadStart, ThreadView},
-    not_found,
     read::list::{self, Conditions, queue_places},
     read::source::ThreadSource,
     record::{Actor, Record, key},
     repository,
+    threads::{ThreadConfig, Threads, live_key, not_found},
     turn::awaited::{Abandons, EndAll, Returns},
     turn::files::Files,
     turn::hand_off::ThreadLauncher,

@@ -128,7 +128,7 @@ impl Work for Turns {
         let conn = self.ports.db.read().await?;
         let Some(mut chat) = repository::turn_chat(conn.get(), &account, &run.subject).await? else {
             // Nothing is left to answer.
-            platform_jobs::end_in(&mut *self.ports.db.conn().await?, run).await?;
+            platform_jobs::end(&self.ports.db, run).await?;
             return Ok(());
         };
         let assistant = self.assistants.get(&account, &chat.assistant).await;

@@ -6,15 +6,15 @@ use platform_db::{Conn, Idempotency, in_progress};
 use platform_jobs::{Run, held_in};
 
 use crate::thread::{
-    Thread, Threads,
     change::messages::{Arrived, queue},
     change::request::NewApproval,
     change::state::{Source, ThreadState},
     facts::Pause,
-    not_found,
+    model::Thread,
     read::list::queue_places,
     record::{Actor, Record},
     repository,
+    threads::{Threads, not_found},
 };
 
 /// What a client does to a thread, looked at and ready.

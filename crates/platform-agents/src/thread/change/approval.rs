@@ -5,7 +5,6 @@ use platform_db::Conn;
 use platform_runtime::CallState;
 
 use crate::thread::{
-    Threads,
     change::control::close,
     change::messages::{append, developer_message, queue},
     change::request::NewApproval,
@@ -13,6 +12,7 @@ use crate::thread::{
     change::state::{Action, Cause, ThreadState},
     model::PendingApproval,
     record::{Actor, Record},
+    threads::Threads,
 };
 
 impl Threads {

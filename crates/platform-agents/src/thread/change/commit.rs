@@ -8,41 +8,16 @@ use platform_db::Conn;
 use platform_events::{Event, publish_in};
 use platform_jobs::{NewRun, Run, When, cancel_in, end_all_in, end_in, enqueue_all_in, enqueue_in, traceparent};
 use platform_mail::Mail;
-use platform_realtime::Key;
 use serde_json::{Value, json};
 
 use crate::thread::{
-    FILES, KIND, RETURN, TIMER, Threads,
+    change::model::{AfterCommit, Change},
     change::state::ThreadState,
-    live_key,
     record::Record,
     repository::{self, Moved},
+    threads::{FILES, KIND, RETURN, TIMER, Threads, live_key},
 };
-use crate::{agent::ReadyAgent, code, costs, evaluation};
-
-/// What is to be told when a change of a thread is committed.
-#[derive(Debug)]
-pub(crate) struct AfterCommit {
-    key: Key,
-    pub revision: i64,
-    /// A run that was taken away: whoever works it stops.
-    stopped: Option<String>,
-    /// A run waits to be taken.
-    announces: bool,
-}
-
-/// A change of a thread that is to be stored.
-pub(crate) struct Change<'a> {
-    pub record: &'a mut Record,
-    /// The run whose lease the caller holds.
-    pub held: Option<&'a Run>,
-    /// What the thread's revision is at least.
-    pub revision: i64,
-    /// The agent, where it is known.
-    pub agent: Option<&'a ReadyAgent>,
-    /// The trace that what follows goes on with.
-    pub trace: Option<String>,
-}
+use crate::{agent::ReadyAgent, code, costs, evaluation::begin_evaluation_in};
 
 impl Threads {
     /// Stores a change of a thread and everything that follows from it; `held`: the run whose lease the caller
@@ -289,7 +264,7 @@ impl Threads {
         }
         let judged = agent.settings.evaluation()?;
         if judged.enabled && matches!(record.state, ThreadState::Completed | ThreadState::Failed) {
-            evaluation::begin_in(conn, record, &judged, now).await?;
+            begin_evaluation_in(conn, record, &judged, now).await?;
             has_work = true;
         }
         Ok(has_work)

@@ -6,12 +6,12 @@ use platform_db::Conn;
 use platform_runtime::CallState;
 
 use crate::thread::{
-    Threads,
     change::messages::{Arrived, append, append_queued, queue},
     change::results::{take_arrived, wake},
     change::state::{Action, Cause, ThreadState},
     facts::Pause,
     record::{Actor, Record, key},
+    threads::Threads,
 };
 
 impl Threads {

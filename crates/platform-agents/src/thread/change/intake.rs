@@ -4,91 +4,28 @@ use std::{sync::Arc, time::Duration};
 
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    ChatMessage, ConversationStore, File, MessageContent, TurnRequest, check_turn_tools, insert_messages,
-    new_message_uid, screen_files,
+    ChatMessage, ConversationStore, MessageContent, TurnRequest, check_turn_tools, insert_messages, new_message_uid,
+    screen_files,
 };
-use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
+use platform_core::{AccountId, Caller, Error, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::ScreenContext;
 use platform_jobs::{Hold, full_in, traceparent};
-use platform_runtime::{Payer, Refusal, Role, Spender};
+use platform_runtime::{Payer, Role, Spender};
 use platform_tenants::TenantInfo;
 
 use crate::thread::{
-    KIND, Threads,
-    change::commit::{AfterCommit, Change},
     change::messages::{Arrived, appended},
+    change::model::{AfterCommit, Change, OUT_OF_QUOTA, Start, ThreadSpec},
     change::request::{NewThread, ThreadMessage},
     change::state::{Cause, Source, ThreadState},
-    facts::{Facts, Parent, Pause, Unfetched},
+    facts::{Facts, Pause, Unfetched},
     model::{StartedThread, ThreadId, ThreadStart},
     record::{Actor, NewRecord, Record, key},
     repository,
+    threads::{KIND, Threads},
 };
 use crate::{agent::ReadyAgent, code};
-
-/// Why a thread ends or waits whose tenant has no quota left.
-pub(crate) const OUT_OF_QUOTA: &str = platform_runtime::code::TENANT_LIMIT_EXCEEDED.as_str();
-
-/// A thread that is to start.
-#[derive(Clone)]
-pub(crate) struct Start {
-    pub record: Record,
-    pub arrived: Arrived,
-    pub begins_paused: bool,
-    pub by: Actor,
-    /// Its tenant has no quota left: it is kept, and ends at once.
-    pub refusal: Option<Refusal>,
-    /// The trace that it goes on with.
-    pub trace: Option<String>,
-}
-
-/// What a thread is to do, whoever asks for it.
-pub(crate) struct ThreadSpec {
-    pub message: String,
-    pub files: Vec<File>,
-    pub name: Option<String>,
-    pub tags: Vec<String>,
-    pub metadata: Object,
-    pub tenant_id: Option<String>,
-    pub subtenant_id: Option<String>,
-    pub api_source: Option<String>,
-    pub provider: Option<String>,
-    pub llm: Option<String>,
-    pub callback_url: Option<String>,
-    pub begins_paused: bool,
-    pub user_uid: String,
-    pub source: Source,
-    pub trigger: Option<serde_json::Value>,
-    pub parent: Option<Parent>,
-    /// How many triggers led to it.
-    pub depth: u8,
-}
-
-impl ThreadSpec {
-    /// Work that comes from no client.
-    pub fn of(source: Source, user_uid: String, message: String) -> Self {
-        Self {
-            message,
-            files: Vec::new(),
-            name: None,
-            tags: Vec::new(),
-            metadata: Object::new(),
-            tenant_id: None,
-            subtenant_id: None,
-            api_source: None,
-            provider: None,
-            llm: None,
-            callback_url: None,
-            begins_paused: false,
-            user_uid,
-            source,
-            trigger: None,
-            parent: None,
-            depth: 0,
-        }
-    }
-}
 
 impl Threads {
     /// Starts a thread for a client.

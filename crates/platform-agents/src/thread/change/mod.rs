@@ -6,6 +6,7 @@ pub(crate) mod commit;
 pub(crate) mod control;
 pub(crate) mod intake;
 pub(crate) mod messages;
+pub(crate) mod model;
 pub(crate) mod request;
 pub(crate) mod results;
 pub(crate) mod state;

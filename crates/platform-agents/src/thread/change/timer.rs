@@ -5,18 +5,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{Error, Result};
-use platform_jobs::{Run, Work};
+use platform_jobs::{Run, Work, end};
 use platform_runtime::Later;
 use tokio_util::sync::CancellationToken;
 
 use crate::thread::{
-    TIMER, Threads,
     change::act::hold_in,
     change::control::close,
     change::results::{error_value, take_arrived, wake},
     change::state::{Cause, ThreadState},
     record::Actor,
-    turn::awaited::done,
+    threads::{TIMER, Threads},
 };
 
 /// Carries out what is due.
@@ -69,7 +68,7 @@ impl Work for Timers {
         drop(conn);
         match moved {
             Some(told) => threads.tell(&told).await,
-            None => done(&threads.ports.db, run).await,
+            None => end(&threads.ports.db, run).await,
         }
     }
 }

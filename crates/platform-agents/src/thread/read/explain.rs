@@ -6,9 +6,9 @@ use platform_runtime::{Operation, Role, SecondaryCall, ask};
 use serde_json::json;
 
 use crate::thread::{
-    Threads,
     record::{Record, key},
     repository,
+    threads::Threads,
 };
 
 const MAX_EXPLAINED: usize = 40_000;

@@ -17,12 +17,12 @@ use platform_jobs::places;
 
 use crate::schema::{agents, threads};
 use crate::thread::{
-    KIND,
     change::request::unknown_state,
     change::state::ThreadState,
     model::ThreadFilter,
     record::{Record, queued_reason},
     row::{PROJECT, ThreadRow, by_id},
+    threads::KIND,
 };
 
 const MAX_TAGS: i64 = 1000;

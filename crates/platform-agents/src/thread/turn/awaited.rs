@@ -10,18 +10,18 @@ use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency};
-use platform_jobs::{Run, Work, drop_lane_in, end_in};
+use platform_jobs::{Run, Work, drop_lane_in, end, end_in};
 use platform_runtime::Callbacks;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::thread::{
-    RETURN, Threads,
     change::request::AsyncResponses,
     change::results::{go_on, take},
     change::state::{Action, Source, ThreadState},
     model::ThreadResponded,
     record::Actor,
+    threads::{RETURN, Threads},
 };
 use crate::{
     agent::END_ALL,
@@ -245,7 +245,7 @@ impl Work for Returns {
             Err(error) if error.code() == code::THREAD_NOT_FOUND => {}
             Err(error) => return Err(error),
         }
-        done(&threads.ports.db, run).await
+        end(&threads.ports.db, run).await
     }
 }
 
@@ -261,7 +261,7 @@ impl Work for Abandons {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let by = Actor { source: Source::SubAgent, user_uid: None, reason: None };
         self.0.terminate(&run.account(), &run.subject, "TERMINATED_BY_USER", &by).await?;
-        done(&self.0.ports.db, run).await
+        end(&self.0.ports.db, run).await
     }
 }
 
@@ -288,9 +288,4 @@ impl Work for EndAll {
         })
         .await
     }
-}
-
-/// A run whose work is done.
-pub(crate) async fn done(db: &Db, run: &Run) -> Result<()> {
-    end_in(&mut *db.conn().await?, run).await
 }

@@ -6,16 +6,15 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{ConversationStore, File, StoredFile, screen_files};
 use platform_core::{AccountId, Error, Owner, Result};
-use platform_jobs::{Run, Work, end_in};
+use platform_jobs::{Run, Work, end, end_in};
 use tokio_util::sync::CancellationToken;
 
 use crate::thread::{
-    FILES, Threads,
     change::act::hold_in,
     change::state::{Cause, ThreadState},
     facts::Unfetched,
     record::{Actor, Record, key},
-    turn::awaited::done,
+    threads::{FILES, Threads},
 };
 
 /// Pauses before a file is asked for again.
@@ -87,7 +86,7 @@ impl Work for Files {
         let conn = threads.ports.db.read().await?;
         let found = crate::thread::repository::find(conn.get(), &run.account(), &run.subject).await?;
         drop(conn);
-        let Some(found) = found else { return done(&threads.ports.db, run).await };
+        let Some(found) = found else { return end(&threads.ports.db, run).await };
         let fetched = threads.fetch(&run.account(), &found.owner(), &found.facts.unfetched).await;
         let (by, now) = (Actor::worker(), threads.ports.clock.now());
         let mut conn = threads.ports.db.conn().await?;
@@ -120,7 +119,7 @@ impl Work for Files {
         drop(conn);
         match moved {
             Some(told) => threads.tell(&told).await,
-            None => done(&threads.ports.db, run).await,
+            None => end(&threads.ports.db, run).await,
         }
     }
 }

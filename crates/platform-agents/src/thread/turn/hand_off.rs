@@ -10,7 +10,12 @@ use platform_runtime::{Action, Later, Schema, Tool, ToolResult, TurnTool};
 use serde_json::{Value, json};
 
 use crate::thread::{
-    Threads, change::intake::ThreadSpec, change::state::Source, facts::Parent, model::ParentLink, repository,
+    change::model::ThreadSpec,
+    change::state::Source,
+    facts::Parent,
+    model::ParentLink,
+    repository,
+    threads::{Threads, not_found},
 };
 use crate::{agent::ReadyAgent, code};
 
@@ -171,7 +176,7 @@ impl HandOffAction {
         let Some(thread) = &self.parent.thread else { return Ok((None, Vec::new())) };
         let conn = self.threads.ports.db.read().await?;
         let found = repository::find(conn.get(), &self.parent.account, thread).await?;
-        let found = found.ok_or_else(|| crate::thread::not_found(thread))?;
+        let found = found.ok_or_else(|| not_found(thread))?;
         let mut ancestors = found.facts.parent.clone().unwrap_or_default().ancestors;
         ancestors.push(found.agent_id().to_owned());
         Ok((Some(found.agent_id().to_owned()), ancestors))

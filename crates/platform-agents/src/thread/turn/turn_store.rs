@@ -6,23 +6,21 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, ConversationStore, Step, StepResult, TokenUsage, TurnStore, add_compaction,
-    add_secondary, has_compactions, insert_messages,
+    Compaction, Conversation, ConversationStore, Step, StepResult, TurnStore, add_compaction, add_secondary,
+    has_compactions, insert_messages,
 };
 use platform_core::{Error, Result};
 use platform_db::Conn;
 use platform_jobs::{Run, step_in};
-use platform_runtime::{CallState, Flow, Later, SecondaryCall};
+use platform_runtime::{Flow, SecondaryCall};
 use platform_tenants::settle_in;
 
 use crate::thread::{
-    Threads,
     change::act::hold_in,
-    change::results::take_arrived,
-    change::state::{Cause, ThreadState},
-    facts::Pause,
-    record::{Actor, Record, key},
+    record::{Record, key},
     row::by_id,
+    threads::Threads,
+    turn::steps::{hand_offs, note_step, pause_now},
 };
 use crate::{costs, schema::threads};
 
@@ -50,13 +48,6 @@ impl ThreadTurnStore {
             && !ConversationStore::of(&record.account, &key(record.id())).queued(conn).await?.is_empty();
         Ok(if more { Flow::Halt } else { Flow::GoOn })
     }
-}
-
-/// What a step and an end have in common: so many messages, and what it all took.
-pub(crate) fn note_step(record: &mut Record, messages: usize, usage: &TokenUsage, version: i64) {
-    record.message_count += i32::try_from(messages).unwrap_or(i32::MAX);
-    record.usage = usage.clone();
-    record.facts.turn.version = Some(version);
 }
 
 #[async_trait]
@@ -137,38 +128,4 @@ pub(crate) async fn charge_in(
     let thread = by_id(account.as_str(), thread);
     diesel::update(thread).set(threads::secondary.eq(add_secondary(asked))).execute(conn).await?;
     costs::add_secondary_in(conn, account, agent, cost, now).await
-}
-
-/// Notes to which threads work was handed.
-pub(crate) fn hand_offs(record: &mut Record) {
-    for thread in record.pending_hand_offs() {
-        if !record.facts.hand_offs.contains(&thread) {
-            record.facts.hand_offs.push(thread);
-        }
-    }
-}
-
-/// A pause that was asked for holds now: calls that are not begun wait for the thread to go on.
-pub(crate) fn pause_now(record: &mut Record, now: platform_core::Timestamp) -> Result<()> {
-    take_arrived(record);
-    for open in record.open.iter_mut().filter(|open| open.state == CallState::Started) {
-        open.state = CallState::Approved;
-    }
-    let pause = record.facts.pause.clone().unwrap_or_default();
-    let by = Actor { user_uid: pause.by.clone(), ..Actor::worker() };
-    record.enter(Cause::Paused, ThreadState::Paused, &by, now)?;
-    record.facts.pause = Some(Pause { requested: false, at: Some(now), ..pause });
-    Ok(())
-}
-
-/// Whether a call waits for time to pass, and until when.
-pub(crate) fn sleeps_until(record: &Record) -> Option<platform_core::Timestamp> {
-    record
-        .open
-        .iter()
-        .filter_map(|open| match open.awaits() {
-            Some(Later::At(at)) => Some(*at),
-            _ => None,
-        })
-        .min()
 }
