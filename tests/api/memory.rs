@@ -177,6 +177,10 @@ async fn an_entry_is_judged_by_its_characters_and_counts_while_it_lives() {
     let line = "\n- **4** (api): \\# Not a heading \\<!-- \\`x\\`\n  \n  \\- \\*\\*9\\*\\* (api): \\[not\\](one)\n  1\\. \\&lt;\n  \\===\n";
     assert!(page.contains(line), "{page}");
 
+    for wrong in [json!({"scope": "all"}), json!({"enabled": "yes"}), json!("on"), json!([true])] {
+        let refused = app.patch("/assistants/m", json!({"coreMemory": wrong})).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{wrong}");
+    }
     // Another scope is another memory.
     app.patch("/assistants/m", json!({"coreMemory": {"enabled": true, "scope": "subtenant"}})).await;
     let of_ann = format!("{core}&subtenantId=ann");

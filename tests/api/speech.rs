@@ -147,6 +147,19 @@ async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls(
     let said = finished_of(&app, "widget", "edited").await["chatContent"][0].clone();
     assert_eq!((&said["content"]["message"], &said["contentSource"]), (&json!("Hello, Ann."), &json!("dictation")));
     assert_eq!(said["transcriptId"], transcript["transcriptId"]);
+    // What an end user dictated is said for no other of their tenant, neither in a new chat nor in one that is there.
+    let of_ann = hear(&app, recording(WAV).text("tenantId", "shared").text("subtenantId", "ann")).await.body;
+    let said_for = async |user: &str, chat: &str| {
+        let body =
+            json!({"transcriptId": of_ann["transcriptId"], "tenantId": "shared", "subtenantId": user, "chatUid": chat});
+        app.post("/assistants/default/messages", body).await
+    };
+    assert_eq!(said_for("bob", "of-bob").await.error(), "TRANSCRIPT_NOT_FOUND");
+    assert_eq!(said_for("ann", "of-ann").await.status, StatusCode::OK);
+    let begun = json!({"message": "Hi", "tenantId": "shared", "subtenantId": "bob", "chatUid": "of-bob"});
+    assert_eq!(app.post("/assistants/default/messages", begun).await.status, StatusCode::OK);
+    let without_user = json!({"transcriptId": of_ann["transcriptId"], "tenantId": "shared", "chatUid": "of-bob"});
+    assert_eq!(app.post("/assistants/default/messages", without_user).await.error(), "TRANSCRIPT_NOT_FOUND");
     let missing = json!({"transcriptId": "none"});
     assert_eq!(app.post("/assistants/default/messages", missing).await.error(), "TRANSCRIPT_NOT_FOUND");
     assert_eq!(app.get("/speech-to-text/none").await.error(), "TRANSCRIPT_NOT_FOUND");

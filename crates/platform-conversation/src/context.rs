@@ -1,14 +1,15 @@
 //! What the model gets, in the order of contract 02 §6, and within its window.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use bytes::Bytes;
-use platform_core::{FairPermit, Result};
+use platform_core::{Error, FairPermit, Result};
 use platform_runtime::{
     Attachment, Fault, FaultCode, MemoryPrompt, Message, Model, ModelSpec, Prompt, RecallBudget, RecalledTurns, Role,
     ToldMemories, TurnMemory, TurnTool, fit,
 };
 use serde_json::Value;
+use tokio::time::timeout;
 use tracing::warn;
 
 use crate::{
@@ -35,6 +36,8 @@ const ATTACHMENT_TOKENS: u64 = 1500;
 const BYTES_A_TOKEN: usize = 3;
 /// Bytes of presets once their placeholders are filled.
 const MAX_FILLED: usize = 2 << 20;
+/// So long a chat that begins waits at the most for what was said in earlier ones.
+const MAX_RECALL: Duration = Duration::from_secs(5);
 /// What an assistant that has something attached is told (contract 02 §6).
 const KNOWLEDGE_HINT: &str = "Documents are attached to you. Look for what you need in them with search_knowledge, read a \
     whole one with read_document, and say which document and heading an answer rests on.";
@@ -196,8 +199,8 @@ impl Context<'_> {
         let Some(first) = messages.first().filter(|_| memory.recall && is_new) else { return Ok(None) };
         let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
         let Conversation { payer, uid, .. } = &*self.conversation;
-        let earlier = self.ports.memory.earlier(&memory.bucket, payer, uid, &question, "conversation_start").await;
-        let earlier = match earlier {
+        let earlier = self.ports.memory.earlier(&memory.bucket, payer, uid, &question, "conversation_start");
+        let earlier = match timeout(MAX_RECALL, earlier).await.map_err(Error::unavailable).flatten() {
             Ok(earlier) => earlier,
             // A turn can be answered without.
             Err(error) => {

@@ -29,6 +29,7 @@ mod columns;
 mod compact;
 mod content;
 mod context;
+mod dictation;
 mod environments;
 mod feedback;
 mod files;
@@ -57,6 +58,7 @@ pub use columns::{
 pub use compact::{Span, TurnError, compact};
 pub use content::{Content, ContentPages, listed_contents};
 pub use context::UserMessage;
+pub use dictation::Dictations;
 pub use environments::{Environments, InheritedParts, check_environment, use_environments_in};
 pub use feedback::{MessageFeedback, NewFeedback};
 pub use files::{FileFetcher, StoredFile, message_file_bytes, screen_files};

@@ -4,9 +4,9 @@ use platform_core::{Clock, FairMemory};
 use platform_db::Db;
 use platform_events::Audience;
 use platform_realtime::Realtime;
-use platform_runtime::{Budget, Catalog, ChildPool, Dictations, Memory, Recall, Toolbox};
+use platform_runtime::{Budget, Catalog, ChildPool, Memory, Recall, Toolbox};
 
-use crate::environments::Environments;
+use crate::{dictation::Dictations, environments::Environments};
 
 /// What every turn works with.
 #[derive(Clone)]

@@ -79,6 +79,15 @@ pub struct Owner {
     pub subtenant_id: Option<String>,
 }
 
+impl Owner {
+    /// Whether what belongs to `of` may be used for them: what is a tenant's is for that tenant alone, and what is one end
+    /// user's for no other.
+    pub fn may_use(&self, of: &Self) -> bool {
+        of.tenant_id.is_none()
+            || of.tenant_id == self.tenant_id && (self.subtenant_id.is_none() || of.subtenant_id == self.subtenant_id)
+    }
+}
+
 impl Session {
     /// Whether what belongs to them is the session's own.
     pub fn owns(&self, owner: &Owner) -> bool {

@@ -133,10 +133,8 @@ impl PgFileService {
         let conn = self.db.read().await?;
         let row = repository::find_by_token(conn.get(), token, self.clock.now()).await?;
         let is_theirs = |row: &FileRow| {
-            let is_of_tenant = row.tenant_id.is_none() || row.tenant_id == owner.tenant_id;
-            let is_of_user =
-                owner.subtenant_id.is_none() || row.tenant_id.is_none() || row.subtenant_id == owner.subtenant_id;
-            row.account_id == account.as_str() && is_of_tenant && is_of_user
+            let of = Owner { tenant_id: row.tenant_id.clone(), subtenant_id: row.subtenant_id.clone() };
+            row.account_id == account.as_str() && owner.may_use(&of)
         };
         row.filter(is_theirs).map(|row| self.shown(row)).ok_or_else(no_address)
     }

@@ -140,7 +140,7 @@ fn told(
     let text = kept.iter().map(|(turn, text)| format!("[{}]\n{text}", turns[*turn].at.to_iso()));
     let text = text.collect::<Vec<_>>().join("\n\n");
     let text = (!kept.is_empty()).then(|| format!("{INTRO}{text}"));
-    RecalledTurns { text, record, asked: spent.into_iter().collect() }
+    RecalledTurns { text, record, is_partial: false, asked: spent.into_iter().collect() }
 }
 
 /// Turns that have words of a question, the best by BM25 first.

@@ -24,6 +24,8 @@ const MAX_KNOWN: u64 = 32 << 20;
 const TOPIC: &str = "core-memory";
 /// Recollections under way, and of one account.
 const AT_ONCE: (usize, usize) = (16, 6);
+/// Those of them that look through all that was said, of one account; of one bucket there is one at a time.
+const SEARCHES: usize = 2;
 /// Entries of a bucket that were put aside and are kept.
 const MAX_ARCHIVED: i64 = 1000;
 
@@ -103,6 +105,8 @@ pub struct PgMemory {
     blocks: Arc<InvalidatedCache<String, Option<CoreMemoryBlock>>>,
     /// Recollections under way, each of some megabytes.
     recalling: FairSemaphore,
+    /// Those of them that look through all that was said, by account and by bucket.
+    searching: (FairSemaphore, FairSemaphore<String>),
     /// Vectors of what was said, by what makes them and the text.
     pub(crate) vectors: Cache<String, Arc<[f32]>>,
 }
@@ -115,7 +119,8 @@ impl PgMemory {
             |block: &Option<CoreMemoryBlock>| block.as_ref().map_or(0, |block| block.text.len() + block.record.len());
         let blocks = InvalidatedCache::by_id(&bus, TOPIC, Capacity::Bytes(MAX_KNOWN, size));
         let recalling = FairSemaphore::new(AT_ONCE.0, AT_ONCE.1);
-        Self { db, clock, turns, catalog, budget, limits, blocks, recalling, vectors: recall::vectors() }
+        let searching = (FairSemaphore::new(0, SEARCHES), FairSemaphore::new(0, 1));
+        Self { db, clock, turns, catalog, budget, limits, blocks, recalling, searching, vectors: recall::vectors() }
     }
 
     /// Finds room for an entry beside others that live.
@@ -346,12 +351,23 @@ impl Memory for PgMemory {
         question: &str,
         source: &'static str,
     ) -> Result<RecalledTurns> {
-        let _place = self.recalling.acquire(&payer.account).await;
-        let mut turns = self.turns.newest(&payer.account, bucket, chat, recall::MAX_TURNS).await?;
-        if source != recall::AT_START {
+        let account = &payer.account;
+        let searches = source != recall::AT_START;
+        // Who searches without end holds nobody else up, and of their own account no chat that begins.
+        let _search = if searches {
+            let (of_account, of_bucket) = &self.searching;
+            Some((of_bucket.acquire(&name(account, bucket)).await, of_account.acquire(account).await))
+        } else {
+            None
+        };
+        let _place = self.recalling.acquire(account).await;
+        let mut turns = self.turns.newest(account, bucket, chat, recall::MAX_TURNS).await?;
+        let mut is_partial = false;
+        if searches {
             let words = recall::sought(question);
-            let older = self.turns.saying(&payer.account, bucket, chat, &words).await.unwrap_or_else(|error| {
+            let older = self.turns.saying(account, bucket, chat, &words).await.unwrap_or_else(|error| {
                 warn!(%error, "Words could not be looked for in all chats; they are in the newest.");
+                is_partial = true;
                 Vec::new()
             });
             let is_new = |turn: &EarlierTurn| !turns.iter().any(|known| known.holds(turn));
@@ -359,6 +375,6 @@ impl Memory for PgMemory {
             turns.extend(older);
             turns.sort_by_key(|turn| Reverse(turn.at));
         }
-        recall::find(self, payer, turns, question, source).await
+        Ok(RecalledTurns { is_partial, ..recall::find(self, payer, turns, question, source).await? })
     }
 }

@@ -85,8 +85,13 @@ impl MemoryTools {
         let Some(payer) = &call.scope.payer else { return Ok(ToolResult::of(&json!({"turns": []}))) };
         let found = self.0.earlier(bucket, payer, &call.scope.conversation, query, "search_memory").await?;
         let turns = found.record.get("turns").cloned().unwrap_or_else(|| json!([]));
+        let mut result = json!({"turns": turns});
+        if found.is_partial {
+            result["note"] =
+                "Chats that are long over could not be looked through in time; ask for fewer, rarer words.".into();
+        }
         let recalled = found.text.is_some().then_some(found.record);
-        Ok(ToolResult { recalled, asked: found.asked, ..ToolResult::of(&json!({"turns": turns})) })
+        Ok(ToolResult { recalled, asked: found.asked, ..ToolResult::of(&result) })
     }
 
     async fn remember(&self, bucket: &MemoryBucket, call: &BuiltInCall<'_>) -> Result<ToolResult> {

@@ -26,7 +26,6 @@ mod budget;
 mod built_in;
 mod children;
 pub mod code;
-mod dictation;
 mod earlier;
 mod memory;
 mod model;
@@ -43,7 +42,6 @@ mod usage;
 pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, UsageLedger};
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work, no_answer};
-pub use dictation::Dictations;
 pub use earlier::{EarlierTurn, EarlierTurns, SaidOnce, WordHash};
 pub use memory::{
     CoreMemoryBlock, MEMORY_TOOLS, Memory, MemoryBucket, MemoryPrompt, RecalledTurns, ToldMemories, TurnMemory,

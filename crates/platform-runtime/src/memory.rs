@@ -51,6 +51,8 @@ pub struct RecalledTurns {
     pub text: Option<String>,
     /// What a chat notes of it: the fields of a recalled memory that are not the chat's own (contract 11).
     pub record: Object,
+    /// Chats that are long over could not be looked through.
+    pub is_partial: bool,
     /// What it took to find it.
     pub asked: Vec<SecondaryCall>,
 }

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `transcripts`; the endpoints `/v1/speech-to-text`. **Needs** `platform-db`, `platform-files` for the
 //! recordings, `platform-egress` for those at addresses, a [`Budget`](platform_runtime::Budget) over a model that hears,
-//! child processes that read containers. It answers the port [`Dictations`](platform_runtime::Dictations).
+//! child processes that read containers. It answers the port [`Dictations`](platform_conversation::Dictations).
 //!
 //! **Invariants**: what a recording is its content says, never its name; a transcript has its recording, whose address is
 //! as good as its file; one of a tenant is for that tenant alone; whoever pays is asked before an engine is.

@@ -32,9 +32,12 @@ pub(crate) struct TranscriptRow {
 }
 
 impl TranscriptRow {
+    pub fn owner(&self) -> Owner {
+        Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() }
+    }
+
     pub fn place(&self) -> Place {
-        let owner = Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() };
-        Place { owner: Some(owner), ..Place::default() }
+        Place { owner: Some(self.owner()), ..Place::default() }
     }
 
     pub fn shown(self) -> Result<Transcript> {

@@ -4,21 +4,22 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources, check_owner};
+use platform_conversation::Dictations;
 use platform_core::{
     AccountId, Caller, Clock, Code, Error, FairPermit, FairSemaphore, Id, Money, Owner, Result, joined, millis,
     run_blocking, sha256_hex,
 };
-use platform_db::{Db, Idempotency};
+use platform_db::{Conn, Db, Idempotency};
 use platform_egress::{Egress, EgressError};
 use platform_files::{Content, NewFile, PgFileService};
 use platform_runtime::{
-    Audio, Budget, Catalog, ChildPool, Cost, Dictations, Fault, Operation, Payer, SecondaryCall, Spender, Usage,
+    Audio, Budget, Catalog, ChildPool, Cost, Fault, Operation, Payer, SecondaryCall, Spender, Usage,
 };
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     audio::{SUPPORTED, format},
-    code,
+    code, language,
     repository::{self, TranscriptRow},
     transcript::{NewTranscript, Recording, Transcript, TranscriptSegment},
 };
@@ -258,7 +259,7 @@ impl SpeechService for PgSpeech {
                 id: Id::<Transcript>::generate().into(),
                 text: heard.text.replace('\0', ""),
                 language,
-                detected_language: heard.language,
+                detected_language: heard.language.filter(|code| language::is_known(code)),
                 audio_url: file.download_url,
                 model: engine.llm.to_string(),
                 duration_ms,
@@ -300,14 +301,14 @@ impl Dictations for PgSpeech {
         let row = row.ok_or_else(|| missing(id))?;
         match caller.session() {
             Some(session) => check_owner(session, Some(&row.place()))?,
-            None if row.tenant_id.is_some() && row.tenant_id != owner.tenant_id => return Err(missing(id)),
+            None if !owner.may_use(&row.owner()) => return Err(missing(id)),
             None => {}
         }
         Ok(row.text)
     }
 
-    async fn take_cost(&self, account: &AccountId, id: &str) -> Result<Option<SecondaryCall>> {
-        let taken = repository::take_cost(&mut *self.needs.db.conn().await?, account, id).await?;
+    async fn take_cost_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<SecondaryCall>> {
+        let taken = repository::take_cost(conn, account, id).await?;
         Ok(taken.map(|nanos| {
             let total = Money::from_nanos(nanos);
             let cost = Cost { input_cost: total, total_cost: total, ..Cost::default() };

@@ -26,8 +26,10 @@ const MAX_BEGUN: i64 = 1000;
 const MAX_SEARCHED: i64 = 5000;
 const MAX_SEARCHED_MESSAGES: i64 = 200;
 const MAX_SAYING: usize = 200;
-/// Bytes of a message in which it is looked for, as it is stored.
+/// Bytes of a message in which it is looked for, as it is stored, and characters of it: what says the same again and again
+/// takes few bytes.
 const MAX_SEARCHED_BYTES: i32 = 16 * 1024;
+const MAX_SEARCHED_CHARS: i32 = 16 * 1024;
 /// Looking for words ends after this.
 const SEARCH_TIMEOUT: &str = "SET LOCAL statement_timeout = '3s'";
 /// Places between messages of a turn, where those between are not asked for: a call of a tool and its result.
@@ -181,14 +183,12 @@ fn saying(near: &str) -> String {
     format!(
         "{near},
             said AS (SELECT near.uid, m.position FROM near CROSS JOIN LATERAL (
-                SELECT position, body FROM messages
+                SELECT position, lower(left(body #>> '{{content,message}}', {MAX_SEARCHED_CHARS})) AS text FROM messages
                 WHERE account_id = (SELECT account FROM asked) AND conversation = near.uid
                     AND role IN ('user', 'assistant') AND pg_column_size(body) <= {MAX_SEARCHED_BYTES}
                 ORDER BY position DESC LIMIT {MAX_SEARCHED_MESSAGES}) m
-                WHERE body::text ILIKE ANY((SELECT like_words FROM asked)::text[])
-                    AND body #>> '{{content,message}}' ILIKE ANY((SELECT like_words FROM asked)::text[])
-                ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word
-                        WHERE body #>> '{{content,message}}' ILIKE word) DESC,
+                WHERE text LIKE ANY((SELECT like_words FROM asked)::text[])
+                ORDER BY (SELECT count(*) FROM unnest((SELECT like_words FROM asked)) AS word WHERE text LIKE word) DESC,
                     near.created_ms DESC, m.position DESC LIMIT (SELECT most FROM asked))
         SELECT m.conversation AS chat, {} FROM (SELECT DISTINCT said.uid, said.position + beside AS position
                 FROM said, generate_series(-1, 1) AS beside) said
@@ -218,7 +218,7 @@ struct Asked<'a> {
     but: &'a str,
     /// Messages that are found.
     most: usize,
-    /// Patterns, of which a message is like one.
+    /// Patterns in lower case, of which a message is like one.
     like_words: Vec<String>,
 }
 

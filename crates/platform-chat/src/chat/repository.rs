@@ -448,9 +448,17 @@ pub(crate) async fn charge(db: &Db, account: &AccountId, uid: &str, asked: &[Sec
     if asked.is_empty() {
         return Ok(());
     }
+    charge_in(&mut *db.conn().await?, account, uid, asked).await
+}
+
+/// The same in the caller's transaction.
+pub(crate) async fn charge_in(conn: &mut Conn, account: &AccountId, uid: &str, asked: &[SecondaryCall]) -> Result<()> {
+    if asked.is_empty() {
+        return Ok(());
+    }
     let chat = by_uid(account.as_str(), uid);
     let charged = diesel::update(chat).set(chats::secondary.eq(add_secondary(asked)));
-    charged.execute(&mut *db.conn().await?).await?;
+    charged.execute(conn).await?;
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 use std::{sync::Arc, time::Duration};
 
+use diesel_async::AsyncConnection;
 use moka::sync::Cache;
 use platform_conversation::{
-    AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
-    check_turn_tools, new_message_uid, restamped, screen_files,
+    AssistantState, ChatMessage, Dictations, File, FileFetcher, MessageContent, StoredFile, TurnRequest,
+    check_client_schemas, check_turn_tools, new_message_uid, restamped, screen_files,
 };
 use platform_core::{
     AccountId, Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner, Result, Timestamp, run_detached,
@@ -11,7 +12,7 @@ use platform_core::{
 use platform_db::{Db, Idempotency};
 use platform_guardrails::ScreenContext;
 use platform_jobs::{Jobs, Run, traceparent};
-use platform_runtime::{Budget, Catalog, ChildPool, Dictations, ModelSpec, Payer, Role, Toolbox};
+use platform_runtime::{Budget, Catalog, ChildPool, ModelSpec, Payer, Role, Toolbox};
 use platform_tenants::{TenantInfo, TenantService};
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -98,8 +99,12 @@ impl Intake {
         let (db, dictations) = (self.db.clone(), Arc::clone(&self.dictations));
         let (account, chat, id) = (account.clone(), uid.to_owned(), id.to_owned());
         let charging = run_detached("charge dictation", async move {
-            let taken = dictations.take_cost(&account, &id).await?;
-            repository::charge(&db, &account, &chat, taken.as_slice()).await
+            let mut conn = db.conn().await?;
+            conn.transaction::<_, Error, _>(async |conn| {
+                let taken = dictations.take_cost_in(conn, &account, &id).await?;
+                repository::charge_in(conn, &account, &chat, taken.as_slice()).await
+            })
+            .await
         });
         if let Err(error) = charging.await {
             warn!(chat = uid, %error, "What a transcript took could not be counted for its chat.");
@@ -123,9 +128,8 @@ impl Intake {
         let spec = settings.choose(&*self.catalog, message.provider.as_deref(), message.model.as_deref())?;
         check_active(&assistant)?;
         self.register(caller, &mut message).await?;
-        let had_previous = !message.previous_conversation.is_empty();
         // Events of triggers have waited already, and have a bound of their own.
-        let is_of_trigger = message.trigger.is_some();
+        let (had_previous, is_of_trigger) = (!message.previous_conversation.is_empty(), message.trigger.is_some());
         let mut given = std::mem::take(&mut message.files);
         let (mut item, mut request, mut body) =
             self.acceptance(caller, &assistant, &spec, message, source, &given).await?;
@@ -222,14 +226,13 @@ impl Intake {
     /// What was dictated is said, unless something else is.
     async fn take_dictation(&self, caller: &Caller, message: &mut NewMessage) -> Result<()> {
         let Some(id) = &message.transcript_id else { return Ok(()) };
-        let mut owner = Owner { tenant_id: message.tenant_id.clone(), subtenant_id: message.subtenant_id.clone() };
-        // A chat that goes on has its tenant.
-        if owner.tenant_id.is_none()
-            && let Some(uid) = &message.chat_uid
-        {
-            let known = repository::place(self.db.read().await?.get(), &caller.account, uid).await?;
-            owner = known.and_then(|place| place.owner).unwrap_or(owner);
-        }
+        // A chat that goes on has its owner, whatever the message names.
+        let known = match &message.chat_uid {
+            Some(uid) => repository::place(self.db.read().await?.get(), &caller.account, uid).await?,
+            None => None,
+        };
+        let named = || Owner { tenant_id: message.tenant_id.clone(), subtenant_id: message.subtenant_id.clone() };
+        let owner = known.and_then(|place| place.owner).unwrap_or_else(named);
         let text = self.dictations.text(caller, &owner, id).await?;
         if message.message.as_ref().is_none_or(String::is_empty) {
             message.message = Some(text);
