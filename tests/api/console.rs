@@ -82,7 +82,8 @@ async fn a_browser_finds_the_console_where_a_client_of_the_api_finds_an_error() 
     {
         assert!(policy.contains(rule), "{policy}");
     }
-    for accept in ["*/*", "application/json"] {
+    assert_eq!(get(&app, "/", &[("accept", "TEXT/HTML; level=1; q=0.1")]).await.status, StatusCode::OK);
+    for accept in ["*/*", "application/json", "text/html;q=0, */*"] {
         let refused = get(&app, "/", &[("accept", accept)]).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "NOT_FOUND"), "{accept}");
         assert!(refused.body["requestId"].is_string());

@@ -26,6 +26,9 @@ export class ApiError extends Error {
   }
 }
 
+/// What an answer that is not 2xx says.
+export const refusal = (answer: Response, body: any): ApiError => new ApiError(answer.status, body, answer.headers.get("X-Request-Id") ?? "");
+
 /// A call that was made, for whoever wants to repeat it elsewhere.
 export interface Made {
   method: string;
@@ -84,7 +87,7 @@ export async function send(method: string, path: string, options: Options = {}):
       continue;
     }
     if (answer.ok) return answer;
-    const error = new ApiError(answer.status, await answer.json().catch(() => null), answer.headers.get("X-Request-Id") ?? "");
+    const error = refusal(answer, await answer.json().catch(() => null));
     if (answer.status === 401) lost(error.message);
     throw error;
   }

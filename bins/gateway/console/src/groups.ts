@@ -325,7 +325,7 @@ const MORE: Record<string, Call[]> = {
   agents: ["POST /v1/agents/{agentId}/threads", "GET /v1/agents/agents/{agentId}/costs/daily", "GET /v1/agents/agents/{agentId}/evaluation-config", "PUT /v1/agents/agents/{agentId}/evaluation-config"],
   chats: [...OF_CHATS, "POST /v1/assistants/{identifier}/chats/{chatUid}/compact", "PATCH /v1/assistants/{identifier}/chats/{chatUid}", "DELETE /v1/assistants/{identifier}/chats/{chatUid}"],
   threads: ["DELETE /v1/agents/threads/{threadId}", ...(["pause", "resume", "complete", "approval", "messages", "evaluate", "feedback"] as const).map((what): Call => `POST /v1/agents/threads/{threadId}/${what}`)],
-  "tool-servers": ["GET /v1/tool-servers/{toolServerId}/tools", "POST /v1/tool-servers/{toolServerId}/tools/{toolName}/test", "POST /v1/integrations/servers/{id}/tools/{tool}/test"],
+  "tool-servers": ["GET /v1/tool-servers/{toolServerId}/tools", "POST /v1/tool-servers/{toolServerId}/tools/{toolName}/test", "POST /v1/integrations/servers/{id}/tools/{tool}/test", "PATCH /v1/tool-servers/{toolServerId}/tools/{toolName}", "PATCH /v1/integrations/servers/{id}/tools", "POST /v1/tool-servers/import-openapi"],
   environments: ["GET /v1/environments/{environmentId}/sandbox/status", ...(["exec", "stop"] as const).map((what): Call => `POST /v1/environments/{environmentId}/sandbox/${what}`), ...(["list", "read"] as const).map((what): Call => `POST /v1/environments/{environmentId}/sandbox/files/${what}`)],
   documents: ["POST /v1/documents/search", "POST /v1/documents/upload"],
   skills: ["POST /v1/skills/import"],

@@ -20,7 +20,7 @@ import { canChats, canThreads, CHAT_COLUMNS, chatHref, ChatPage, chats, Runs } f
 import { Speech } from "./pages/speech.tsx";
 import { mayWorkAt, Terminal } from "./pages/terminal.tsx";
 import { ThreadPage } from "./pages/thread.tsx";
-import { Tools } from "./pages/tools.tsx";
+import { ImportApi, Tools } from "./pages/tools.tsx";
 import { Quotas } from "./pages/usage.tsx";
 import { List } from "./parts/list.tsx";
 import { go, href, useRoute } from "./router.ts";
@@ -47,7 +47,7 @@ const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   skills: (it) => [{ id: "files", title: "Files", view: () => <SkillFiles skill={it} /> }],
   integrations: (it, again) => (mayConnect() ? [{ id: "connect", title: "Connect", view: () => <Connect app={it} done={again} /> }] : []),
   mcp: (it) => [{ id: "preview", title: "Preview", view: () => <Preview profile={it} /> }, { id: "mine", title: "My tools", view: () => <MyTools profile={it} /> }],
-  environments: (it) => (mayWorkAt() ? [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }] : []),
+  environments: (it) => (mayWorkAt(it) ? [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }] : []),
   tenants: (it) => (may("tenant-usage:read", "GET /v1/tenant-usage/{tenantId}") ? [{ id: "quotas", title: "Quotas", view: () => <Quotas tenant={it} /> }] : []),
   projects: (it) => (may("projects:read", "GET /v1/projects/{id}/costs/daily") ? [{ id: "costs", title: "Costs", view: () => <Costs path={`/v1/projects/${it._id}`} /> }] : []),
 };
@@ -62,7 +62,7 @@ const LAST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   agents: (it, again) => (may("agents:read", "GET /v1/agents/agents/{agentId}/evaluation-config") ? [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} done={again} /> }] : []),
 };
 
-const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search />, skills: () => <ImportSkill />, webhooks: () => <DefaultSecret /> };
+const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search />, skills: () => <ImportSkill />, "tool-servers": () => <ImportApi />, webhooks: () => <DefaultSecret /> };
 
 /// A page as soon as it is known what the caller may do there.
 function Page(): JSX.Element {

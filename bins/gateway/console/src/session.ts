@@ -1,5 +1,6 @@
 // Who is at the console. Credentials are held in memory alone: a reload logs in again, by the cookie that only the
 // log-in page can read, or asks for the key once more.
+import { refusal } from "./api.ts";
 
 const CLIENT = "platform-console";
 /// Says that somebody was logged in in this tab, so that a reload asks the log-in page without being told to.
@@ -37,10 +38,10 @@ let takenAt = 0;
 let refreshing: Promise<void> | null = null;
 export let identity: Identity | null = null;
 let onChange: () => void = () => undefined;
-let forget: () => void = () => undefined;
+const forgotten: (() => void)[] = [];
 
 /// What is to be forgotten when nobody is here any more.
-export const whenGone = (what: () => void): void => void (forget = what);
+export const whenGone = (what: () => void): void => void forgotten.push(what);
 
 export const onIdentity = (changed: () => void): void => void (onChange = changed);
 
@@ -49,7 +50,7 @@ export let farewell: string | null = null;
 
 function become(who: Identity | null, why: string | null = null): void {
   [identity, farewell] = [who, why];
-  if (!who) forget();
+  if (!who) for (const forget of forgotten) forget();
   onChange();
 }
 
@@ -121,9 +122,9 @@ async function exchange(fields: Record<string, string>): Promise<Tokens> {
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ clientId: CLIENT, ...fields }),
   });
-  const body = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(body.error_description ?? body.message), { isOver: body.error === "invalid_grant" });
-  return body;
+  const body = await answer.json().catch(() => null);
+  if (answer.ok && body) return body;
+  throw Object.assign(refusal(answer, { ...body, message: body?.error_description ?? body?.message }), { isOver: body?.error === "invalid_grant" });
 }
 
 /// The value of the link that led here, taken out of the address; whoever followed it says so themselves, since anybody
@@ -233,7 +234,7 @@ export async function tryOut(calls: string[]): Promise<void> {
       return tell(call);
     }
     if (answer.status === 401) lost(JSON.parse(said).message);
-    if (answer.status === 401 || answer.status >= 500) throw new Error(`The server answered ${answer.status}.`);
+    if (answer.status === 401 || answer.status >= 500) throw refusal(answer, null);
     tried.set(call, answer.status !== 403);
   };
   await Promise.all(calls.filter(isUnknown).map(tell));
@@ -263,6 +264,9 @@ export function mayIn(project: string | null | undefined, least: Role = "editor"
   const role = project && identity && !identity.isAdmin ? identity.roles.get(project) : undefined;
   return !role || ROLES.indexOf(role) >= ROLES.indexOf(least);
 }
+
+/// Whether the caller may go on with a run in a project that was looked at: with their own, whatever they are there.
+export const mayActIn = (project: string | null | undefined, runs: string | undefined): boolean => mayIn(project) || (!!runs && runs === identity?.user);
 
 /// Whether the caller may do what takes this scope, by this call; `admin` is what takes a full key.
 export function may(scope: string, call = ""): boolean {

@@ -75,12 +75,22 @@ fn group() -> Group {
 /// The page for a browser; whoever does not ask for HTML is told that nothing is here.
 async fn page(files: Arc<Files>, request: Request) -> Result<Answer> {
     let accepts = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !accepts.contains("text/html") {
+    if !accepts_html(accepts) {
         let message = "The API is at /v1, its reference at /docs; in a browser, the console is here.";
         return Err(Error::new(Code::NOT_FOUND, message));
     }
     let answer = files.page.answer(&request)?;
     Ok(answer.header("content-security-policy", POLICY).header("referrer-policy", "same-origin"))
+}
+
+/// Whether HTML is among what is accepted (RFC 9110 §12.5.1).
+fn accepts_html(accepts: &str) -> bool {
+    accepts.split(',').any(|of| {
+        let mut parts = of.split(';').map(str::trim);
+        let is_html = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
+        let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f32>);
+        is_html && weight.is_ok_and(|weight| weight > 0.0)
+    })
 }
 
 async fn file(files: Arc<Files>, request: Request) -> Result<Answer> {

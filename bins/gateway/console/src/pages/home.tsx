@@ -7,7 +7,7 @@ import { Badge, Empty, Failure, Tabs, useLoad } from "../parts/basic.tsx";
 import { Chart } from "../parts/chart.tsx";
 import type { Page } from "../parts/list.tsx";
 import { href, useQuery } from "../router.ts";
-import { may } from "../session.ts";
+import { may, whenGone } from "../session.ts";
 import { canChats, canThreads, chats, threads } from "./runs.tsx";
 
 /// Chats that are read for the costs of assistants in no project; there is no sum of them.
@@ -28,8 +28,11 @@ interface Spent {
   isPart: boolean;
 }
 
-/// Projects, agents and assistants that are looked at.
+/// Projects, agents and assistants that are looked at; where there are more than a few, those in which something ran.
 const MOST_RECORDS = 100;
+const FEW = 20;
+/// What was spent is asked for once a while, however often this page is opened.
+const BRIEFLY_MS = 30_000;
 /// Requests at once.
 const AT_ONCE = 6;
 
@@ -56,26 +59,24 @@ const refused = <T,>(instead: T) => (error: unknown): T => {
 };
 
 /// What was spent, day by day: of projects, of agents in none, of chats of assistants in none.
-async function spent(signal: AbortSignal): Promise<Spent> {
+async function spend(signal: AbortSignal): Promise<Spent> {
   const now = new Date();
   const from = new Date(now.getTime() - (RANGES.months - 1) * 86_400_000);
   const all = await Promise.all([newest("projects"), newest("agents"), newest("assistants")]);
   const [projects, agents, assistants] = all.map((page) => page.rows) as [Record_[], Record_[], Record_[]];
   const days = { startDate: day(from), endDate: day(now) };
-  const paths = [
-    ...projects.map((it) => `/v1/projects/${it._id}/costs/daily`),
-    ...agents.filter((it) => !it.projectId).map((it) => `/v1/agents/agents/${it._id}/costs/daily`),
-  ];
-  const rows = await each(paths, days, signal);
+  const rows: Record_[] = [];
+  const ran = new Set<string>();
   // Chats of those are counted with their project; of one that was deleted nothing else tells.
-  const counted = new Set(assistants.filter((it) => it.projectId).map((it) => it.identifier));
+  const projectOf = new Map(assistants.filter((it) => it.projectId).map((it) => [it.identifier, it.projectId]));
   let isPart = all.some((page) => page.total > MOST_RECORDS);
   for (const archived of [undefined, true]) {
     for (let offset = 0; offset < MOST_CHATS; offset += 100) {
       const got = await chats({ createdAfter: Date.parse(day(from)), archived }, offset, 100, signal).catch(refused({ rows: [], total: 0 } as Page<Record_>));
       for (const chat of got.rows) {
         const usage = chat.tokenUsage;
-        if (!counted.has(chat.assistantSpecializationIdentifier) && usage) {
+        ran.add(projectOf.get(chat.assistantSpecializationIdentifier) ?? "");
+        if (!projectOf.has(chat.assistantSpecializationIdentifier) && usage) {
           rows.push({ date: day(new Date(chat.creationTimestampMs)), totalCost: usage.cost?.totalCost, secondaryCost: usage.secondaryCost, inputTokens: chat.inputTokens, outputTokens: chat.outputTokens, chatCount: 1 });
         }
       }
@@ -83,7 +84,28 @@ async function spent(signal: AbortSignal): Promise<Spent> {
       isPart ||= offset + 100 >= MOST_CHATS;
     }
   }
+  for (let offset = 0; offset < MOST_CHATS && canThreads(); offset += 100) {
+    const got = await threads({ startDate: from.getTime() }, offset, 100, signal);
+    for (const thread of got.rows) ran.add(thread.projectId ?? thread.agentId);
+    if (offset + got.rows.length >= got.total) break;
+    isPart ||= offset + 100 >= MOST_CHATS;
+  }
+  const paid = [
+    ...projects.map((it) => [it._id, `/v1/projects/${it._id}/costs/daily`]),
+    ...agents.filter((it) => !it.projectId).map((it) => [it._id, `/v1/agents/agents/${it._id}/costs/daily`]),
+  ];
+  const asked = paid.length <= FEW ? paid : paid.filter(([id]) => ran.has(id!));
+  rows.push(...(await each(asked.map(([, path]) => path!), days, signal)));
   return { rows, isPart };
+}
+
+let known: { at: number; spent: Spent } | null = null;
+whenGone(() => void (known = null));
+
+/// What was spent, as it was a moment ago.
+async function spent(signal: AbortSignal): Promise<Spent> {
+  if (!known || Date.now() - known.at > BRIEFLY_MS) known = { at: Date.now(), spent: await spend(signal) };
+  return known.spent;
 }
 
 /// The curves of a range.

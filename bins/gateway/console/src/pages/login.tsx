@@ -1,6 +1,7 @@
 // How one comes in.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
+import { refusal } from "../api.ts";
 import { Failure } from "../parts/basic.tsx";
 import { farewell, follow, linkGiven, logIn, takeKey } from "../session.ts";
 
@@ -10,8 +11,8 @@ async function takeIfGood(key: string): Promise<void> {
   const headers = { Authorization: `Bearer ${key}` };
   const away = () => { throw new Error("The server cannot be reached."); };
   const answer = await fetch("/v1/users?limit=1", { headers }).catch(away);
-  const said = await answer.json();
-  if (!answer.ok && answer.status !== 403) throw new Error(said.message);
+  const said = await answer.json().catch(() => null);
+  if (!answer.ok && answer.status !== 403) throw refusal(answer, said);
   takeKey(key, answer.ok, `Key …${key.slice(-4)}`);
 }
 

@@ -19,9 +19,7 @@ const projectOf = (group: Group, record?: Record_): string | undefined => record
 /// Whether the caller may make a call of a group, about a record of it.
 function can(group: Group, method: string, path: string, record?: Record_): boolean {
   const scope = method === "GET" ? group.scope : group.scope.replace(":read", ":write");
-  // Who works at a machine changes nothing of its environment.
-  const uses = method === "GET" || path.includes("/sandbox/");
-  if (!uses && !mayIn(projectOf(group, record), group.id === "projects" ? "owner" : "editor")) return false;
+  if (method !== "GET" && !mayIn(projectOf(group, record), group.id === "projects" ? "owner" : "editor")) return false;
   return may(ADMIN.test(path) && method !== "GET" ? "admin" : scope, `${method} ${path}`);
 }
 

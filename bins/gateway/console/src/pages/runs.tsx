@@ -7,7 +7,7 @@ import type { Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Json, Tabs, useLoad, Failure, When } from "../parts/basic.tsx";
 import { List, type Page } from "../parts/list.tsx";
 import { go, href, useQuery, useRoute } from "../router.ts";
-import { lookAt, may } from "../session.ts";
+import { lookAt, may, mayActIn, mayIn } from "../session.ts";
 import { ChatView, Composer, useChat } from "./playground.tsx";
 import { FilterField } from "./resource.tsx";
 
@@ -228,9 +228,9 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
       <header class="page">
         <h1><a href={href("runs") + "?kind=chats"}>Chats</a> <span aria-hidden="true">/</span> {value.name || uid} <Badge of={chat.state?.status ?? value.status} /></h1>
         <div class="row">
-          {can("PATCH") && <Act run={() => change({ archived: !value.archived })}>{value.archived ? "Bring back" : "Archive"}</Act>}
-          {can("POST", "/compact") && <Act run={() => call("POST", path + "/compact", { body: {} }).then(record.again)}>Compact</Act>}
-          {can("DELETE") && <Act kind="danger" confirm="The chat and its messages are gone." run={remove}>Delete</Act>}
+          {mayIn(project) && can("PATCH") && <Act run={() => change({ archived: !value.archived })}>{value.archived ? "Bring back" : "Archive"}</Act>}
+          {mayActIn(project, value.userUID) && can("POST", "/compact") && <Act run={() => call("POST", path + "/compact", { body: {} }).then(record.again)}>Compact</Act>}
+          {mayIn(project) && can("DELETE") && <Act kind="danger" confirm="The chat and its messages are gone." run={remove}>Delete</Act>}
         </div>
       </header>
       <p class="id"><code>{uid}</code> <Copy text={uid} /> · <a href={href("assistants", assistant)}>{assistant}</a> · {tokens(value)} tokens · {cost(value)}{value.tenantId && <> · <a href={href("tenants", value.tenantId)}>{value.tenantId}</a></>}</p>

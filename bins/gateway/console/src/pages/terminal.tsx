@@ -5,7 +5,7 @@ import { frames, get, post, send } from "../api.ts";
 import { bytes, duration } from "../format.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure, useLoad, When } from "../parts/basic.tsx";
-import { may } from "../session.ts";
+import { may, mayIn } from "../session.ts";
 
 interface Line {
   kind: "asked" | "stdout" | "stderr" | "exit";
@@ -25,7 +25,7 @@ function kept(lines: Line[], more: Line[]): Line[] {
 
 const can = (what: string): boolean => may("sandbox:write", `POST /v1/environments/{environmentId}/sandbox/${what}`);
 
-export const mayWorkAt = (): boolean => can("exec") && may("sandbox:read", "GET /v1/environments/{environmentId}/sandbox/status");
+export const mayWorkAt = (environment: Record_): boolean => mayIn(environment.projectId) && can("exec") && may("sandbox:read", "GET /v1/environments/{environmentId}/sandbox/status");
 
 /// The machine of the environment itself, or of one of its tenants.
 export function Terminal({ environment }: { environment: Record_ }): JSX.Element {

@@ -7,7 +7,7 @@ import type { Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Failure, Json, Tabs, useLoad } from "../parts/basic.tsx";
 import { Markdown } from "../parts/markdown.tsx";
 import { go, href, useQuery } from "../router.ts";
-import { lookAt, may, mayIn } from "../session.ts";
+import { lookAt, may, mayActIn, mayIn } from "../session.ts";
 import { Approvals, Conversation, type Message, ToolCall } from "./conversation.tsx";
 import { cost } from "./runs.tsx";
 
@@ -120,13 +120,13 @@ function Explanation({ id }: { id: string }): JSX.Element {
   return text === null ? <Act kind="main" run={() => get<string>(`/v1/agents/threads/${id}/explain`).then(setText)}>Explain this thread</Act> : <Markdown text={text} />;
 }
 
-function Evaluations({ id, isOver }: { id: string; isOver: boolean }): JSX.Element {
+function Evaluations({ id, isOver, acts }: { id: string; isOver: boolean; acts: boolean }): JSX.Element {
   const path = `/v1/agents/threads/${id}`;
   const loaded = useLoad((signal) => get(path + "/evaluations", { limit: 20 }, signal), [id]);
   const all = (loaded.value?.evaluations ?? []) as Record_[];
   return (
     <>
-      {can("evaluate") && (isOver ? <Act kind="main" run={() => post(path + "/evaluate").then(loaded.again)}>Evaluate</Act> : <p>A thread can be evaluated when it is over.</p>)}
+      {acts && can("evaluate") && (isOver ? <Act kind="main" run={() => post(path + "/evaluate").then(loaded.again)}>Evaluate</Act> : <p>A thread can be evaluated when it is over.</p>)}
       <Failure error={loaded.error} />
       {all.map((evaluation) => (
         <article class="card" key={evaluation._id}>
@@ -158,6 +158,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   const loaded = useLoad((signal) => whole(path, signal), [path]);
   const [live, setLive] = useState<any>(null);
   const [cut, setCut] = useState<Error | null>(null);
+  const [isAway, setIsAway] = useState(false);
   const [turn, setTurn] = useState(0);
   const [tab, setTab] = useQuery("tab");
   const state = live?.state ?? loaded.value?.state;
@@ -174,7 +175,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
     const leaving = new AbortController();
     let seen = "";
     const follow = async () => {
-      for await (const now of states(path + "/stream", (state) => OVER.includes(state.state), leaving.signal)) {
+      for await (const now of states(path + "/stream", (state) => OVER.includes(state.state), leaving.signal, setIsAway)) {
         setLive(now);
         // Costs, durations and changes of state are in the record.
         const marks = `${now.state} ${now.chatHistory.length}`;
@@ -195,6 +196,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   if (!loaded.value) return loaded.error ? <Failure error={loaded.error} /> : <p role="status">Loading…</p>;
   const thread = loaded.value as Record_;
   const decides = mayIn(thread.projectId);
+  const acts = mayActIn(thread.projectId, thread.userUID);
   const stored = (thread.threadContent ?? []) as Message[];
   const messages = [...stored, ...((live?.chatHistory ?? []) as Message[]).filter((message) => !stored.some((known) => known.uid === message.uid))];
   const act = (what: string, body: object = {}) => post(`${path}/${what}`, body).then(again);
@@ -206,24 +208,25 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
         <h1><a href={href("runs") + "?kind=threads"}>Threads</a> <span aria-hidden="true">/</span> {thread.name || id} <Badge of={state} /></h1>
         <div class="row">
           {thread.pauseRequested && <span role="status">Pauses after this step</span>}
-          {can("pause") && !isOver && !thread.pauseRequested && !["paused", "paused_for_approval"].includes(state) && <Act run={() => act("pause")}>Pause</Act>}
-          {can("resume") && (thread.pauseRequested || ["paused", "paused_for_resume"].includes(state)) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
+          {acts && can("pause") && !isOver && !thread.pauseRequested && !["paused", "paused_for_approval"].includes(state) && <Act run={() => act("pause")}>Pause</Act>}
+          {acts && can("resume") && (thread.pauseRequested || ["paused", "paused_for_resume"].includes(state)) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
           {decides && can("complete") && !isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
           {decides && can("complete") && !isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}
-          {may("agents:write", "DELETE /v1/agents/threads/{threadId}") && isOver && <Act kind="danger" confirm="The thread and its messages are gone." run={remove}>Delete</Act>}
+          {decides && may("agents:write", "DELETE /v1/agents/threads/{threadId}") && isOver && <Act kind="danger" confirm="The thread and its messages are gone." run={remove}>Delete</Act>}
         </div>
       </header>
       <p class="id"><code>{id}</code> <Copy text={id} /> · <a href={href("agents", thread.agentId)}>agent</a> · {number(thread.totalTokens)} tokens · {cost(thread)} · worked {duration(thread.duration) || "0 ms"}
         {thread.tenantId && <> · <a href={href("tenants", thread.tenantId)}>{thread.tenantId}</a></>}{thread.parentThreadId && <> · <a href={href("threads", thread.parentThreadId)}>started by another thread</a></>}</p>
       {(thread.finishReason || thread.pausedReason || thread.queuedReason) && <p class="reason">{thread.finishReason ?? thread.pausedReason ?? thread.queuedReason}</p>}
+      {isAway && <p role="status">The connection is lost. Trying again…</p>}
       <Failure error={cut ?? loaded.error} />
       {approval && decides && can("approval") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
-        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={can("feedback") ? path : undefined} />{can("messages") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
+        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={can("feedback") ? path : undefined} />{acts && can("messages") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
         { id: "tasks", title: "Tasks", view: () => (thread.tasks?.length ? <ul>{thread.tasks.map((task: Record_) => <li key={task._id}><input type="checkbox" disabled checked={task.completed} aria-label={task.title} /> {task.title} <small>{task.description}</small></li>)}</ul> : <p>The agent keeps no list of tasks here.</p>) },
         { id: "explain", title: "Explanation", view: () => <Explanation id={id} /> },
-        { id: "evaluations", title: "Evaluations", view: () => <Evaluations id={id} isOver={isOver} /> },
+        { id: "evaluations", title: "Evaluations", view: () => <Evaluations id={id} isOver={isOver} acts={acts} /> },
         { id: "json", title: "JSON", view: () => <Json value={thread} /> },
       ]} />
     </>

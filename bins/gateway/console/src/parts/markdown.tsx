@@ -3,9 +3,9 @@ import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
 
-/// Longer texts, and those with as many marks in a row as nobody writes, are shown as they are: nobody waits for them.
-const MOST = 40_000;
-const MARKS = /[*_~>[\]`(!<]{40}|(?:[*_~][^\s*_~]?){200}|^(?:[ \t]*[>*+-]){40}|[ \t]{1000}/m;
+/// Longer texts, and those with as many marks in a row or as long a word as nobody writes, are shown as they are: nobody waits for them.
+const MOST = 20_000;
+const MARKS = /[*_~>[\]`(!<]{40}|(?:[*_~][^\s*_~]?){200}|^(?:[ \t]*(?:[>*+-]|\d+[.)])){40}|[ \t]{1000}|\S{1000}/m;
 /// Marks of a paragraph: each is held against those before it.
 const MOST_MARKS = 2000;
 
