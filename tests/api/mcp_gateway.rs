@@ -13,6 +13,7 @@ use crate::{
 };
 
 mod names;
+mod shares;
 mod upstream;
 
 pub const MODERN: &str = "2026-07-28";

@@ -116,6 +116,15 @@ const tools = {
   },
 };
 
+/** What changes, and who is told of it. */
+const listeners = new Set();
+let changes = 0;
+tools.test_trigger_tool_change = () => {
+  changes += 1;
+  for (const tell of listeners) tell();
+  return { content: [text("changed")] };
+};
+
 const region = { type: "string", "x-mcp-header": "Region" };
 const schemas = {
   json_schema_2020_12_tool: schema,
@@ -133,15 +142,26 @@ async function answer(message, headers, response) {
   const whole = (result) => reply({ result: { resultType: "complete", ...result } });
   if (message.method === "server/discover") {
     return whole({
-      supportedVersions: ["2026-07-28"], capabilities: { tools: {} }, ttlMs: 0, cacheScope: "private",
+      supportedVersions: ["2026-07-28"], capabilities: { tools: { listChanged: true } }, ttlMs: 0, cacheScope: "private",
       _meta: { [`${META}serverInfo`]: info },
     });
   }
   if (message.method === "tools/list") {
-    const listed = Object.keys(tools).map((name) => ({
+    const listed = [...Object.keys(tools), ...(changes ? [`test_new_${changes}`] : [])].map((name) => ({
       name, description: `Tests ${name}`, inputSchema: schemas[name] ?? { type: "object", properties: {} },
     }));
     return whole({ tools: listed, ttlMs: 0, cacheScope: "private" });
+  }
+  if (message.method === "subscriptions/listen") {
+    response.writeHead(200, { "Content-Type": "text/event-stream" });
+    const tell = (method, params) => {
+      const _meta = { [`${META}subscriptionId`]: message.id };
+      response.write(`data: ${JSON.stringify({ jsonrpc: "2.0", method, params: { ...params, _meta } })}\n\n`);
+    };
+    tell("notifications/subscriptions/acknowledged", { notifications: { toolsListChanged: true } });
+    const changed = () => tell("notifications/tools/list_changed", {});
+    listeners.add(changed);
+    return response.on("close", () => listeners.delete(changed));
   }
   if (message.method !== "tools/call" || !tools[params.name]) {
     return reply({ error: { code: -32601, message: "not here" } });

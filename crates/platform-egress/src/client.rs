@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use platform_core::{AccountId, Error, FairPermit, FairSemaphore};
+use platform_core::{AccountId, Error, FairPermit, FairSemaphore, joined};
 use reqwest::{
     Method,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -37,12 +37,38 @@ const UNBOUNDED: usize = 1 << 30;
 /// What a request carries that is no secret, and may follow a redirect to another origin.
 const HARMLESS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, USER_AGENT];
 
+/// Requests that are made at once: of those of an account a server gets three quarters at most, and an end user half, so
+/// that one that hangs, or one who waits for it, stops no other.
+#[derive(Clone)]
+struct Places {
+    of_accounts: FairSemaphore,
+    of_servers: FairSemaphore<String>,
+    of_end_users: FairSemaphore<String>,
+}
+
+impl Places {
+    fn new(most: usize, share: usize) -> Self {
+        Self {
+            of_accounts: FairSemaphore::new(most, share),
+            of_servers: FairSemaphore::new(0, share.saturating_mul(3).div_ceil(4)),
+            of_end_users: FairSemaphore::new(0, share.div_ceil(2)),
+        }
+    }
+}
+
+/// A place among the requests that are made at once, until it is dropped.
+pub struct EgressPlace {
+    _of_account: FairPermit,
+    _of_server: Option<FairPermit<String>>,
+    _of_end_user: Option<FairPermit<String>>,
+}
+
 /// The guarded HTTP client; cheap to clone.
 #[derive(Clone)]
 pub struct Egress {
     rules: Arc<EgressRules>,
     /// Requests at once; `None` = no bound.
-    places: Option<FairSemaphore>,
+    places: Option<Places>,
     /// For whom it asks.
     account: AccountId,
     /// Made when first needed, as it holds the trust anchors of the machine.
@@ -148,7 +174,7 @@ impl Egress {
     pub fn new(rules: EgressRules) -> Result<Self, EgressError> {
         let bound = |most: usize| if most == 0 { UNBOUNDED } else { most };
         let (most, share) = (bound(rules.at_once), bound(rules.at_once_an_account));
-        let places = (most.min(share) < UNBOUNDED).then(|| FairSemaphore::new(most, share));
+        let places = (most.min(share) < UNBOUNDED).then(|| Places::new(most, share));
         let (rules, account) = (Arc::new(rules), AccountId::generate());
         Ok(Self { rules, places, account, plain: Arc::default(), within_origin: Arc::default() })
     }
@@ -197,12 +223,27 @@ impl Egress {
         connected.map_err(|_| unreachable())?.map_err(|_| unreachable())
     }
 
-    /// A place among the requests that are made at once, for whoever sends them with [`Egress::client_for`].
-    pub async fn place(&self) -> Option<FairPermit> {
-        match &self.places {
-            Some(places) => Some(places.acquire(&self.account).await),
+    /// A place among the requests that are made at once.
+    async fn place(&self) -> Option<EgressPlace> {
+        self.place_for(None, None).await
+    }
+
+    /// The same for whoever sends them with [`Egress::client_for`], or [`Egress::unplaced`]; `server`: what is called, and
+    /// `end_user`: for whom, by names within the account.
+    pub async fn place_for(&self, server: Option<&str>, end_user: Option<&str>) -> Option<EgressPlace> {
+        let Places { of_accounts, of_servers, of_end_users } = self.places.as_ref()?;
+        let name = |of: &str| joined([self.account.as_str(), of]);
+        // Who waits for a share of theirs holds nobody else's.
+        let of_end_user = match end_user {
+            Some(end_user) => Some(of_end_users.acquire(&name(end_user)).await),
             None => None,
-        }
+        };
+        let of_server = match server {
+            Some(server) => Some(of_servers.acquire(&name(server)).await),
+            None => None,
+        };
+        let of_account = of_accounts.acquire(&self.account).await;
+        Some(EgressPlace { _of_account: of_account, _of_server: of_server, _of_end_user: of_end_user })
     }
 
     /// Reads an address and judges it, as far as that can be done before it is called: names that lead

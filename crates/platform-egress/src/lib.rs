@@ -20,7 +20,7 @@ mod client;
 pub mod code;
 mod judge;
 
-pub use client::{Egress, EgressError, Fetched, FormPart, Outgoing, Payload, sensitive};
+pub use client::{Egress, EgressError, EgressPlace, Fetched, FormPart, Outgoing, Payload, sensitive};
 pub use judge::{Allowed, EgressRules, is_global_unicast};
 pub use reqwest::{Client as HttpClient, Error as HttpError, Method, Response as HttpResponse, header};
 pub use url::{Origin, Url};

@@ -244,8 +244,11 @@ impl Gate {
 
     /// Counts the answer of an effect, which is told in any case, until it is read.
     pub(crate) fn answer_of_effect(&self, whose: &Whose, bytes: usize) -> Room {
-        let hold = |whose: &String| self.answers_of_effects.try_hold(whose, bytes).ok().flatten();
-        [whose.end_user.as_ref().and_then(hold), hold(&whose.account)]
+        let hold = |whose: &String, bytes| self.answers_of_effects.try_hold(whose, bytes).ok().flatten();
+        let Some(end_user) = &whose.end_user else { return [None, hold(&whose.account, bytes)] };
+        // What one of them leaves unread above their share takes nothing from the others of the account.
+        let share = (ANSWERS.1 / 4).saturating_sub(self.answers_of_effects.held(end_user));
+        [hold(end_user, bytes), hold(&whose.account, bytes.min(share))]
     }
 
     /// Refuses an effect to whoever has not read what many earlier ones answered.

@@ -199,6 +199,13 @@ impl Request {
         self.http.gate.creation(self.caller()?).await
     }
 
+    /// Whether whoever asks has read enough of earlier answers to be given another large one, for what is looked at when an
+    /// effect is about to be had.
+    pub fn room_for_answers(&self) -> impl Fn() -> Result<()> + Send + Sync + use<> {
+        let (http, whose) = (Arc::clone(&self.http), self.whose.clone());
+        move || http.gate.expects_effect(&whose)
+    }
+
     /// Who follows a stream that this request opens.
     pub fn follower(&self) -> Follower {
         let of = |name: HeaderName| Some((name.clone(), self.headers.get(name)?.clone()));

@@ -31,26 +31,22 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MAX_PAYLOAD: usize = 65_536;
 /// Ends of names whose values are not kept.
-const SECRETS: [&str; 11] = [
-    "apikey",
-    "authorization",
-    "cookie",
-    "credential",
-    "passphrase",
-    "passwd",
-    "password",
-    "privatekey",
-    "pwd",
-    "secret",
-    "token",
-];
+const SECRETS: [&str; 7] = ["cookie", "credential", "jwt", "passphrase", "passwd", "pwd", "token"];
+/// The same wherever they stand in a name.
+const SECRET_PARTS: [&str; 5] = ["apikey", "authorization", "password", "privatekey", "secret"];
 /// What may name the `value` beside it, as in lists of headers.
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
 /// Secrets that stand in texts, of a call, that are looked for elsewhere in it.
 const MAX_WRITTEN_OUT: usize = 1000;
 static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)\b(bearer|basic)(:?\s+|%20)([A-Za-z0-9._~+/=-]{8,})"));
 static PASSWORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"(://[^/?#\s:@]*:)([^/?#\s@]+)@"));
-static PARAMETER: LazyLock<Regex> = LazyLock::new(|| pattern(r#"([?&#])([A-Za-z0-9_.\[\]-]+)=([^&#\s"'<>]+)"#));
+static PARAMETER: LazyLock<Regex> = LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'])([A-Za-z0-9_.\[\]-]+)=([^&#\s"'<>]+)"#));
+/// Keys that tell by their form what they are: ours, those of GitHub, Slack and model providers, and JSON Web Tokens.
+static KEY: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"\b([a-z]{2,12}-[A-Za-z0-9]{43}|gh[a-z]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|xox[a-z]-[\w-]{10,}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)\b",
+    )
+});
 /// Of a call's secrets so many bytes are looked for elsewhere in it.
 const MAX_SECRETS: usize = 8_192;
 /// Payloads that are longer are read for secrets beside the threads that serve others, in bytes.
@@ -227,8 +223,8 @@ fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
     }
 }
 
-/// A text without what it shows as a secret, which is added to the others: after `Bearer` or `Basic`, and in an address
-/// as password or as the value of a parameter with the name of a secret.
+/// A text without what it shows as a secret, which is added to the others: after `Bearer` or `Basic`, in an address as
+/// password, as the value of a parameter or variable with the name of a secret, and what has the form of a key.
 fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
     let mut note = |secret: &str| {
         // So many are looked for elsewhere.
@@ -247,14 +243,16 @@ fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
         let is_secret = is_name_of_secret(&found[2], false);
         if is_secret { format!("{}{}={}", &found[1], &found[2], note(&found[3])) } else { found[0].to_owned() }
     });
-    text.into_owned()
+    KEY.replace_all(&text, |found: &Captures<'_>| note(&found[0])).into_owned()
 }
 
 /// Whether a name is that of a secret, or of several; a number of tokens is none.
 fn is_name_of_secret(name: &str, is_number: bool) -> bool {
     let bare: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-    let one = bare.strip_suffix('s').filter(|_| !is_number).unwrap_or(&bare);
+    let bare = bare.trim_end_matches(|of: char| of.is_ascii_digit()).trim_end_matches("value");
+    let one = bare.strip_suffix('s').filter(|_| !is_number).unwrap_or(bare);
     SECRETS.iter().any(|secret| bare.ends_with(secret) || one.ends_with(secret))
+        || SECRET_PARTS.iter().any(|part| bare.contains(part))
 }
 
 #[cfg(test)]
@@ -284,6 +282,12 @@ mod tests {
             kept(&[json!({"command": written}), json!("canary-6, canary-7, canary-8 of a basic kind")], None);
         assert!(!written.contains("canary") && written.contains("a.example/x?q=y"), "{written}");
         assert!(!echo.contains("canary") && echo.contains("of a basic kind"), "{echo}");
+        let named = json!({"jwt": "canary-a", "privateKeyPem": "canary-b", "token2": "canary-c", "tokenValue": "canary-d",
+            "sh": "API_TOKEN=canary-e; DB_PASSWORD='x' CLIENT_SECRET_ID=canary-f n=1"});
+        let key = format!("my key is ak-{}, theirs ghp_{} and so-on", "c4nary".repeat(7) + "7", "c4nary".repeat(6));
+        let [named, key] = kept(&[named, json!(key)], None);
+        assert!(!named.contains("canary") && named.contains("n=1"), "{named}");
+        assert!(!key.contains("c4nary") && key.contains("and so-on"), "{key}");
         let basic = json!("Authorization: Basic bWU6Y2FuYXJ5LTk= and basic information");
         let many = Value::from((0..20_000).map(|n| format!("Bearer canary-{n:06}")).collect::<Vec<_>>());
         let [basic, many] = kept(&[basic, many], None);

@@ -243,16 +243,22 @@ impl Calling {
         }
     }
 
-    /// Why a tenant's call is not made: its quota is spent.
-    async fn spent(&self) -> Option<Value> {
-        let session = self.context.viewer.caller.session()?;
-        let payer = Payer {
-            account: self.context.viewer.caller.account.clone(),
+    /// The end user who calls.
+    fn payer(&self) -> Option<Payer> {
+        let caller = &self.context.viewer.caller;
+        let session = caller.session()?;
+        Some(Payer {
+            account: caller.account.clone(),
             tenant_id: Some(session.tenant_id.clone()),
             subtenant_id: session.subtenant_id.clone(),
             project_id: None,
             spender: Spender::Service("mcp"),
-        };
+        })
+    }
+
+    /// Why a tenant's call is not made: its quota is spent.
+    async fn spent(&self) -> Option<Value> {
+        let payer = self.payer()?;
         match self.gateway.budget.spent(&payer).await {
             Ok(None) => None,
             Ok(Some(refusal)) => Some(self.refused(TENANT_LIMIT_EXCEEDED.as_str(), &refusal.message).await),
@@ -404,6 +410,8 @@ impl Calling {
             request_state: before.request_state,
             log_level: message.log_level().map(str::to_owned),
             updates,
+            end_user: self.payer().and_then(|payer| payer.end_user()),
+            has_room: Arc::clone(&self.context.has_room),
         };
         match self.gateway.tool_servers.call_through(server, tool, call).await {
             McpOutcome::Result(result) if result["resultType"] == "input_required" && !message.is_modern => {
@@ -604,7 +612,7 @@ fn failed_with(code: &str, said: Object) -> (Called, CallOutcome, Option<String>
     let outcome = match code {
         "UPSTREAM_TIMEOUT" => CallOutcome::Timeout,
         "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" | "BAD_REQUEST" => CallOutcome::ToolError,
-        "FORBIDDEN" | NOT_CONNECTED => CallOutcome::Denied,
+        "FORBIDDEN" | "RATE_LIMIT_EXCEEDED" | NOT_CONNECTED => CallOutcome::Denied,
         _ => CallOutcome::UpstreamError,
     };
     (Called::Failed(error_result(code, said)), outcome, Some(code.to_owned()))

@@ -9,7 +9,7 @@ use platform_agents::AGENT_TOPIC;
 use platform_chat::ASSISTANT_TOPIC;
 use platform_core::{AccountId, Result, run_sized, sha256_hex, spawn};
 use platform_db::Notice;
-use platform_toolservers::{McpAuthMode, McpUpdate, OfferedServer, TOOL_SERVER, UpstreamCredentials};
+use platform_toolservers::{HasRoom, McpAuthMode, McpUpdate, OfferedServer, TOOL_SERVER, UpstreamCredentials};
 use platform_vault::Secret;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -33,6 +33,8 @@ use crate::{
 /// Tools of a page, and bytes of theirs; one that is longer is a page.
 const PAGE: usize = 100;
 const PAGE_BYTES: usize = 1 << 20;
+/// Levels of logs (RFC 5424), from which on a client may say that it wants them; it is told them with its calls.
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 /// A list waits so long for servers whose tools are read for it.
 const MAX_READING: Duration = Duration::from_secs(5);
 /// Changes that come together are told together.
@@ -54,6 +56,8 @@ pub struct McpContext {
     pub upstream: Option<Secret>,
     /// The client reads streams.
     pub reads_streams: bool,
+    /// Whether it may be answered at all, asked before a tool is called.
+    pub has_room: Arc<HasRoom>,
     /// `Last-Event-ID`.
     pub last_event: Option<String>,
 }
@@ -136,7 +140,13 @@ impl PgMcpGateway {
         let answer = |result: Value| Ok(McpReply::Message(message.answer(result)));
         match (message.method.as_str(), message.is_modern) {
             ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
-            ("ping" | "logging/setLevel", false) => answer(json!({})),
+            ("ping", false) => answer(json!({})),
+            ("logging/setLevel", false) if message.text("level").is_some_and(|level| LEVELS.contains(&level)) => {
+                answer(json!({}))
+            }
+            ("logging/setLevel", false) => {
+                Ok(message.fail(400, INVALID_PARAMS, &format!("level must be one of {}.", LEVELS.join(", "))).into())
+            }
             ("server/discover", true) => answer(discovered(instructions(&view))),
             ("tools/list", _) => {
                 if let Some(header) = &context.upstream {

@@ -98,8 +98,8 @@ impl Message {
             }
             return Ok(Incoming::Notification);
         };
-        if !(id.is_string() || id.is_number()) {
-            return Err(invalid("id must be a string or a number."));
+        if !(id.is_string() || id.is_i64()) {
+            return Err(invalid("id must be a string or an integer of at most 63 bits."));
         }
         let params = match message.remove("params") {
             None => Object::new(),

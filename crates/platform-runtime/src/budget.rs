@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Error, Money, Owner, Result, Timestamp};
+use platform_core::{AccountId, Error, Money, Owner, Result, Timestamp, joined};
 use serde::{Serialize, Serializer};
 use serde_json::{
     Value, json,
@@ -43,6 +43,12 @@ impl Payer {
     /// The tenant and its end user.
     pub fn owner(&self) -> Owner {
         Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() }
+    }
+
+    /// A name of the end user, or of the tenant where there is none, within the account; `None` for its own.
+    pub fn end_user(&self) -> Option<String> {
+        let tenant = self.tenant_id.as_deref()?;
+        Some(joined([tenant, self.subtenant_id.as_deref().unwrap_or_default()]))
     }
 
     /// Whether anybody wants to know what its calls take.

@@ -26,8 +26,8 @@ use crate::{
 /// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
 /// that it failed, `slow` logs and tells of its progress forty times, `ask` wants to know a name first, `hang` never
 /// answers, `wide` holds a million small values, `stranger` answers another request, `swapped` waits for a second call
-/// and answers each in the other's stead, `broken` breaks off the first time, `endless` streams without an end, `huge`
-/// has 11 MiB, `page` is a web page; anything else gives back `{name, arguments, authorization}`.
+/// and answers each in the other's stead, `broken` breaks off the first time, `endless` streams without an end, `long`
+/// has 9 MiB and `huge` 11, `page` is a web page; anything else gives back `{name, arguments, authorization}`.
 pub struct FakeMcpServer {
     url: String,
     state: Arc<State>,
@@ -333,8 +333,8 @@ async fn call(state: &State, request: &ToolRequest, body: &Value, is_modern: boo
     if name.contains("novel") {
         result["content"].as_array_mut().expect("parts").push(json!({"type": "novelty", "data": 1}));
     }
-    if name.ends_with("huge") {
-        result["content"][0]["text"] = "x".repeat(11 << 20).into();
+    if let Some((_, mib)) = [("long", 9), ("huge", 11)].into_iter().find(|(end, _)| name.ends_with(end)) {
+        result["content"][0]["text"] = "x".repeat(mib << 20).into();
     }
     if name.ends_with("page") {
         return HttpResponse::Ok().content_type("text/html").body("<h1>Welcome</h1>");

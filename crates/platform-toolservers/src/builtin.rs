@@ -3,12 +3,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::without_nul;
 use platform_egress::Egress;
-use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ToolResult, fit_bytes};
+use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, Payer, ToolResult, fit_bytes};
 use platform_vault::Vault;
 use serde_json::{Value, json};
 
 use crate::{
-    http::{Call, ToolHttp},
+    http::{Call, ForWhom, ToolHttp},
     server::UpstreamCredentials,
     source::depth_header,
 };
@@ -45,12 +45,14 @@ struct HttpRequest {
 impl BuiltInAction for HttpRequest {
     async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
         let depth = depth_header(&self.vault, call.scope);
+        let end_user = call.scope.payer.as_ref().and_then(Payer::end_user);
         let sent = Call {
             id: call.id,
             callback: None,
             depth: depth.as_deref(),
             timeout: call.timeout,
             with: &UpstreamCredentials::Own,
+            who: ForWhom { end_user: end_user.as_deref(), has_room: None },
         };
         match self.http.free_request(call.account, sent, call.arguments).await.result {
             Ok(value) => {

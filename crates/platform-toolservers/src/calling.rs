@@ -41,7 +41,7 @@ impl Calling {
             return Called { url, method, status: None, result: Err(failure) };
         }
         let called = if server.kind == ServerType::Mcp {
-            Called { url, method, status: None, result: self.mcp.call(server, tool, arguments, call.timeout).await }
+            Called { url, method, status: None, result: self.mcp.call(server, tool, arguments, call).await }
         } else if server.kind == ServerType::Integration && server.settings.url.is_none() {
             self.http.free_request(&server.account, call, arguments).await
         } else {

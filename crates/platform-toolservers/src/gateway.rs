@@ -1,6 +1,6 @@
 //! Servers as the MCP gateway needs them: their tools, and calls whose answers are handed on as they are (contract 12).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Code, Error, Object, Result};
 use rmcp::model::{CallToolRequestParams, RequestMetaObject};
@@ -11,7 +11,7 @@ use crate::{
     ToolDefinition, ToolServer,
     apps::OfferedServer,
     failure::Failure,
-    http::Call,
+    http::{Call, ForWhom, HasRoom},
     mcp_updates::McpUpdate,
     model::{McpAuthMode, ServerType, ToolServerFilter},
     repository,
@@ -41,6 +41,10 @@ pub struct McpCall {
     pub log_level: Option<String>,
     /// Who hears of it while it is under way.
     pub updates: Option<mpsc::Sender<McpUpdate>>,
+    /// The end user who makes it, by a name within the account.
+    pub end_user: Option<String>,
+    /// Asked once the call has its place among others.
+    pub has_room: Arc<HasRoom>,
 }
 
 /// What came of a call.
@@ -150,7 +154,8 @@ impl PgToolServerService {
         if server.0.kind == ServerType::Mcp {
             return self.call_upstream(server, definition, call, timeout).await;
         }
-        let of_call = Call { id: &call.id, callback: None, depth: None, timeout, with: &call.with };
+        let who = ForWhom { end_user: call.end_user.as_deref(), has_room: Some(&*call.has_room) };
+        let of_call = Call { id: &call.id, callback: None, depth: None, timeout, with: &call.with, who };
         let called = self.calling.call(&server.0, definition, of_call, &call.arguments).await;
         match called.result {
             Ok(value) => McpOutcome::Result(as_result(value)),
@@ -165,7 +170,10 @@ impl PgToolServerService {
         call: McpCall,
         timeout: Duration,
     ) -> McpOutcome {
-        let McpCall { arguments, with, capabilities, input_responses, request_state, log_level, updates, .. } = call;
+        let McpCall { id, arguments, with, capabilities, input_responses, request_state, log_level, updates, .. } =
+            call;
+        let who = ForWhom { end_user: call.end_user.as_deref(), has_room: Some(&*call.has_room) };
+        let of_call = Call { id: &id, callback: None, depth: None, timeout, with: &with, who };
         let mut params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments);
         if let Some(responses) = input_responses.and_then(|given| serde_json::from_value(given).ok()) {
             params = params.with_input_responses(responses);
@@ -180,7 +188,7 @@ impl PgToolServerService {
         if let Some(level) = log_level {
             meta.insert(LOG_LEVEL.to_owned(), level.into());
         }
-        let called = self.calling.mcp.call_once(&server.0, &with, tool, params, meta, timeout, updates);
+        let called = self.calling.mcp.call_once(&server.0, tool, of_call, params, meta, updates);
         let outcome = called.await.unwrap_or_else(failed);
         if matches!(outcome, McpOutcome::Result(_)) {
             self.refresh_soon(&server.0, &with);

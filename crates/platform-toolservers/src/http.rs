@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Error, FairMemory, FairPermit, Id, Object, memory_of, run_blocking};
 use platform_egress::{
-    Egress, EgressError, Fetched, Method, Outgoing, Payload, Url,
+    Egress, EgressError, EgressPlace, Fetched, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use platform_vault::{Redactor, Secret};
@@ -24,8 +24,31 @@ const SHORT: usize = 65_536;
 /// Waits before a call is made again.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
+/// Whether somebody may be answered at all: what they were answered before may not be read yet.
+pub type HasRoom = dyn Fn() -> platform_core::Result<()> + Send + Sync;
+
+/// For whom a call is made.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ForWhom<'a> {
+    /// A name of the end user within the account.
+    pub end_user: Option<&'a str>,
+    /// Asked once the call has its place.
+    pub has_room: Option<&'a HasRoom>,
+}
+
+impl ForWhom<'_> {
+    /// A place for a call of a server, unless whoever makes it has no room for what it answers.
+    pub async fn place(self, egress: &Egress, server: &str) -> Result<Option<EgressPlace>, Failure> {
+        let place = egress.place_for(Some(server), self.end_user).await;
+        self.has_room
+            .map_or(Ok(()), |has_room| has_room())
+            .map_err(|error| Failure::new(error.code().as_str(), error.message()))?;
+        Ok(place)
+    }
+}
+
 /// What a call needs beside its tool and arguments.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     /// The idempotency key.
     pub id: &'a str,
@@ -37,6 +60,8 @@ pub(crate) struct Call<'a> {
     pub timeout: Duration,
     /// With whose rights.
     pub with: &'a UpstreamCredentials,
+    /// For whom.
+    pub who: ForWhom<'a>,
 }
 
 /// What came of a call, and as far as it got.
@@ -100,14 +125,14 @@ impl Calling {
             follows: true,
             timeout: until - Instant::now(),
         };
-        let (mut answer, mut place) = self.http.send_again(&server.account, tool, &outgoing).await;
+        let (mut answer, mut place) = self.http.send_again(server, tool, call.who, &outgoing).await?;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
             drop(place.take());
             credentials = self.credentials(server, tool, call.with, Some(&stale)).await?;
             outgoing.url = credentials.address(&url);
             outgoing.headers = headers(&credentials, call, media_type);
-            (answer, place) = self.http.send_again(&server.account, tool, &outgoing).await;
+            (answer, place) = self.http.send_again(server, tool, call.who, &outgoing).await?;
             credentials.secrets.push(stale);
         }
         if let (Some(connection), Ok(answer)) = (server.connection(call.with), &answer) {
@@ -145,6 +170,12 @@ impl Calling {
     }
 }
 
+/// An answer, and the place that its call has until it is used.
+type Sent = (Result<Fetched, EgressError>, Option<EgressPlace>);
+
+/// What stands for the server of requests that a model describes itself.
+const ANYWHERE: &str = "builtin-http";
+
 /// What answers take while they are read and used, in all and of one account.
 const ANSWERS: (usize, usize) = (128 << 20, 64 << 20);
 
@@ -162,31 +193,34 @@ impl ToolHttp {
     /// Sends, and again where that cannot do harm; with the place that the call has until its answer is read.
     async fn send_again(
         &self,
-        account: &AccountId,
+        server: &Server,
         tool: &ToolDefinition,
+        who: ForWhom<'_>,
         outgoing: &Outgoing,
-    ) -> (Result<Fetched, EgressError>, Option<FairPermit>) {
+    ) -> Result<Sent, Failure> {
         let mut waits = RETRY_DELAYS.into_iter();
         loop {
-            let (answer, place) = self.send(account, outgoing.clone()).await;
+            let (answer, place) = self.send((&server.account, &server.id), who, outgoing.clone()).await?;
             let again = match &answer {
                 Err(EgressError::Unreachable(_)) => true,
                 Ok(Fetched { status: 502..=504, .. }) => tool.is_repeatable(),
                 _ => false,
             };
-            let Some(wait) = waits.next().filter(|_| again) else { return (answer, place) };
+            let Some(wait) = waits.next().filter(|_| again) else { return Ok((answer, place)) };
             drop(place);
             sleep(wait).await;
         }
     }
 
+    /// Sends to a server of an account.
     async fn send(
         &self,
-        account: &AccountId,
+        (account, server): (&AccountId, &str),
+        who: ForWhom<'_>,
         outgoing: Outgoing,
-    ) -> (Result<Fetched, EgressError>, Option<FairPermit>) {
-        let place = self.egress.of(account).place().await;
-        (self.egress.unplaced().send(outgoing).await, place)
+    ) -> Result<Sent, Failure> {
+        let place = who.place(&self.egress.of(account), server).await?;
+        Ok((self.egress.unplaced().send(outgoing).await, place))
     }
 
     /// The answer as a value without secrets; a long one beside the threads that serve others, when its account has
@@ -264,7 +298,7 @@ impl ToolHttp {
         };
         let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
         let outgoing = Outgoing { method, url, headers, body, follows: true, timeout: call.timeout };
-        let (answer, _place) = self.send(account, outgoing).await;
+        let (answer, _place) = self.send((account, ANYWHERE), call.who, outgoing).await?;
         let answer = answer?;
         *status = Some(answer.status);
         let (value, _room) = self.read(account, Redactor::new([]), &answer).await?;

@@ -61,6 +61,7 @@ pub use definition::{
     ToolDefinition, check_headers,
 };
 pub use gateway::{McpCall, McpOutcome};
+pub use http::HasRoom;
 pub use kinds::TOOL_SERVER;
 pub use mcp_updates::McpUpdate;
 pub use model::{

@@ -8,8 +8,8 @@ use std::{
 
 use jsonschema::PatternOptions;
 use moka::sync::Cache;
-use platform_core::{AccountId, FairPermit, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
-use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
+use platform_core::{AccountId, Object, json_length, run_blocking, sha256_hex, spawn, without_nul};
+use platform_egress::{Egress, EgressError, EgressPlace, HttpError, Url, header::HeaderMap};
 use platform_vault::{Redactor, Secret};
 use rmcp::{
     ClientHandler, ServiceError,
@@ -40,6 +40,7 @@ use crate::{
     definition::{FunctionDefinition, HttpMethod, MAX_MEMORY, ToolDefinition},
     failure::Failure,
     gateway::McpOutcome,
+    http::{Call, ForWhom},
     mcp_http::{MAX_LIST_BYTES, McpHttp},
     mcp_updates::{McpUpdate, UpdateListener, WithProgress},
     server::{Credentials, Server, UpstreamCredentials},
@@ -156,11 +157,12 @@ impl Connection {
             tools.extend(page.tools);
             let full = (most > 0 && tools.len() >= most) || bytes > MAX_LIST_BYTES;
             if full || page.next_cursor.is_none() || page.next_cursor == cursor {
-                break;
+                return Ok(tools);
             }
             cursor = page.next_cursor;
         }
-        Ok(tools)
+        // A list without end is none, and what was known before stays.
+        Err(ServiceError::UnexpectedResponse)
     }
 
     /// Before a tool is called: arguments that headers must repeat (SEP-2243) are sent by the SDK once it has listed it.
@@ -221,7 +223,7 @@ impl McpClients {
         let listed =
             Box::pin(self.attempt(server, with, true, move |connection| async move { connection.list(most).await }));
         let longest = MAX_LIST_TIME.min(Duration::from_millis(server.settings.timeout_ms.into()));
-        let ((tools, connection), _place) = self.placed(server, with, longest, listed).await?;
+        let ((tools, connection), _place) = self.placed(server, with, longest, ForWhom::default(), listed).await?;
         let count = if most > 0 { most } else { tools.len() };
         let mut bytes = 0;
         let fits = |tool: &rmcp::model::Tool| {
@@ -248,7 +250,7 @@ impl McpClients {
         server: &Arc<Server>,
         tool: &ToolDefinition,
         arguments: &Object,
-        longest: Duration,
+        call: Call<'_>,
     ) -> Result<Value, Failure> {
         let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
         let repeats = repeats_arguments(&tool.function.parameters);
@@ -260,7 +262,7 @@ impl McpClients {
                 connection.service.call_tool(params).await
             }
         }));
-        let ((result, connection), _place) = self.placed(server, with, longest, called).await?;
+        let ((result, connection), _place) = self.placed(server, with, call.timeout, call.who, called).await?;
         let failed = result.is_error == Some(true);
         let value = self.handed_on(&connection, result, |result| Ok(read(result))).await?;
         if failed {
@@ -271,18 +273,17 @@ impl McpClients {
     }
 
     /// Calls a tool once and hands on what comes of it: a result, or that the upstream asks for something first.
-    #[expect(clippy::too_many_arguments, reason = "one call, told whole")]
     pub async fn call_once(
         &self,
         server: &Arc<Server>,
-        with: &UpstreamCredentials,
         tool: &ToolDefinition,
+        call: Call<'_>,
         params: CallToolRequestParams,
         meta: RequestMetaObject,
-        longest: Duration,
         updates: Option<mpsc::Sender<McpUpdate>>,
     ) -> Result<McpOutcome, Failure> {
         let repeats = repeats_arguments(&tool.function.parameters);
+        let Call { with, timeout, who, .. } = call;
         let called = Box::pin(self.attempt(server, with, tool.idempotent, move |connection| {
             let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             if let Some(updates) = updates.clone() {
@@ -306,7 +307,7 @@ impl McpClients {
                 }
             }
         }));
-        let ((answer, connection), _place) = self.placed(server, with, longest, called).await?;
+        let ((answer, connection), _place) = self.placed(server, with, timeout, who, called).await?;
         match answer {
             Ok(CallToolResponse::Complete(result)) => {
                 self.handed_on(&connection, result, as_json).await.map(McpOutcome::Result)
@@ -354,11 +355,13 @@ impl McpClients {
         server: &Server,
         with: &UpstreamCredentials,
         longest: Duration,
+        who: ForWhom<'_>,
         work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<(T, Option<FairPermit>), Failure> {
+    ) -> Result<(T, Option<EgressPlace>), Failure> {
         let until = Instant::now() + longest;
         let late = || Failure::new("UPSTREAM_TIMEOUT", format!("The call takes more than {} ms.", longest.as_millis()));
-        let place = timeout_at(until, self.egress.of(&server.account).place()).await.map_err(|_| late())?;
+        let egress = self.egress.of(&server.account);
+        let place = timeout_at(until, who.place(&egress, &server.id)).await.map_err(|_| late())??;
         let left = until.saturating_duration_since(Instant::now());
         if let Ok(done) = timeout_at(until, work).await {
             return Ok((done?, place));

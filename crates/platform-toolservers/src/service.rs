@@ -18,7 +18,7 @@ use crate::{
     apps::Connections,
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
-    http::{Call, ToolHttp},
+    http::{Call, ForWhom, ToolHttp},
     kinds::TOOL_SERVER,
     mcp::{ChangedServers, McpClients},
     model::{
@@ -673,6 +673,7 @@ impl ToolServerService for PgToolServerService {
             depth: None,
             timeout: longest(&server, tool),
             with: &UpstreamCredentials::Own,
+            who: ForWhom::default(),
         };
         let called = self.calling.call(&server, tool, call, &arguments).await;
         let took = began.elapsed();

@@ -3,8 +3,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use platform_core::{AccountId, Object, Result};
 use platform_runtime::{
-    Action, Approval, Callbacks, GroupTool, Later, NamePrefix, SourceTool, Tool, ToolGroup, ToolResult, ToolSource,
-    ToolTurn, TurnScope, fit_bytes,
+    Action, Approval, Callbacks, GroupTool, Later, NamePrefix, Payer, SourceTool, Tool, ToolGroup, ToolResult,
+    ToolSource, ToolTurn, TurnScope, fit_bytes,
 };
 use platform_vault::Vault;
 
@@ -12,7 +12,7 @@ use crate::{
     calling::Calling,
     definition::ToolDefinition,
     failure::Failure,
-    http::Call,
+    http::{Call, ForWhom},
     model::ServerType,
     server::{Server, UpstreamCredentials},
     service::PgToolServerService,
@@ -57,6 +57,7 @@ impl PgToolServerService {
                 callbacks: turn.callbacks.cloned(),
                 most_bytes: self.limits.tool_response_bytes,
                 depth: depth_header(&self.vault, turn.scope),
+                end_user: turn.scope.payer.as_ref().and_then(Payer::end_user),
             }),
         }
     }
@@ -97,6 +98,8 @@ struct ServerAction {
     most_bytes: usize,
     /// How many triggers led to the turn, signed.
     depth: Option<String>,
+    /// For whom it is.
+    end_user: Option<String>,
 }
 
 #[async_trait]
@@ -116,6 +119,7 @@ impl Action for ServerAction {
             depth: self.depth.as_deref(),
             timeout: self.timeout,
             with: &UpstreamCredentials::Own,
+            who: ForWhom { end_user: self.end_user.as_deref(), has_room: None },
         };
         let called = self.calling.call(&self.server, tool, call, &arguments).await;
         if let (Some(202), Some(url)) = (called.status, callback) {

@@ -207,7 +207,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             ("PLATFORM_ALLOW_PRIVATE_EGRESS", "false", "true: addresses that clients name may be inner ones"),
             ("PLATFORM_EGRESS_ALLOW", "", "inner hosts and networks that may be called, separated by commas"),
             ("PLATFORM_EGRESS_CONCURRENCY", "64", "requests at once to addresses that clients name; 0 = no bound"),
-            ("PLATFORM_EGRESS_PER_ACCOUNT", "8", "the same for one account"),
+            (
+                "PLATFORM_EGRESS_PER_ACCOUNT",
+                "8",
+                "the same for one account; a tool server has three quarters of it, an end user half",
+            ),
         ],
     ),
     (

@@ -2,11 +2,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, future::ready};
 use platform_access::Access;
 use platform_auth::{Identity, KeyService, PgAuthService, Role, UserService};
 use platform_core::{
-    AccountId, Caller, Code, Credential, Error, ErrorKind, Id, Origin, OriginUser, Result, Session, Timestamp, millis,
+    AccountId, Caller, Code, Credential, Error, ErrorKind, Id, Origin, OriginUser, Result, Session, Timestamp,
+    json_length, millis, run_blocking,
 };
 use platform_http::{Answer, Event, Follower, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
@@ -18,6 +19,7 @@ use platform_runtime::ToolCall;
 use platform_toolservers::TOOL_SERVER;
 use platform_vault::Secret;
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
@@ -28,6 +30,8 @@ use crate::{
 const TAG: &str = "Who is shown what by the MCP endpoint, and who called what";
 const MESSAGE: &str = "message";
 const UPSTREAM: &str = "x-upstream-authorization";
+/// A message that is longer is written beside the threads that serve others, in bytes.
+const SHORT: usize = 16 << 10;
 /// Id of the session, application and user that a preview makes up.
 const PREVIEW: &str = "preview";
 
@@ -154,6 +158,7 @@ fn context(request: &Request) -> Result<McpContext> {
         reads_streams: request.once.is_none()
             && text("accept").is_some_and(|accept| accept.contains("text/event-stream")),
         last_event: text("last-event-id"),
+        has_room: Arc::new(request.room_for_answers()),
     })
 }
 
@@ -161,7 +166,7 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
     request.check_json()?;
     let count = async || request.count_creation().await;
-    replied(services.gateway.answer(context(&request)?, &request.body, count).await?, &request)
+    replied(services.gateway.answer(context(&request)?, &request.body, count).await?, &request).await
 }
 
 async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -173,17 +178,28 @@ async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
         let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
         return Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message));
     }
-    replied(reply, &request)
+    replied(reply, &request).await
 }
 
-fn replied(reply: McpReply, request: &Request) -> Result<Answer> {
+/// A message as JSON: a long one is written beside the threads that serve others.
+async fn written(message: Value) -> Result<String> {
+    let write = |message: &Value| serde_json::to_string(message).map_err(Error::internal);
+    if json_length(&message, SHORT).is_some() {
+        return write(&message);
+    }
+    run_blocking(move || write(&message)).await
+}
+
+async fn replied(reply: McpReply, request: &Request) -> Result<Answer> {
     match reply {
-        McpReply::Message(message) => Answer::json(200, &message),
+        McpReply::Message(message) => Ok(Answer::raw_json(200, written(message).await?)),
         McpReply::Failed(status, message) => Ok(Answer::json(status, &message)?.not_kept()),
         McpReply::Json(message) => Ok(Answer::raw_json(200, message)),
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
         McpReply::Stream(messages) => {
-            let events = messages.map(|message| Event::new(MESSAGE, &message));
+            // What cannot be written ends the stream, as what cannot be read does.
+            let event = |message: Result<String>| Event { name: MESSAGE, id: None, data: message.unwrap_or_default() };
+            let events = messages.then(written).take_while(|message| ready(message.is_ok())).map(event);
             Ok(Answer::events(Box::pin(events), None, None, request.follower()))
         }
         McpReply::Changes(mut changes) => {
