@@ -74,7 +74,7 @@ enum Instead {
     },
     /// Takes each migration back and does it again, over the chats of row 8.
     Migrations,
-    /// Other systems at the same work, installed from `PyPI`.
+    /// Other systems at the same work, installed from `PyPI` and crates.io.
     Peers,
     /// Serves the reference of turns.
     #[command(hide = true)]
@@ -141,7 +141,11 @@ async fn measure(arguments: Arguments) {
         Some(Instead::Growth { file }) => growth::draw(bench, file).await,
         Some(Instead::Turns { number }) => bench(107).await.keep_turns(*number).await,
         Some(Instead::Migrations) => bench(108).await.migrate_again().await,
-        Some(Instead::Peers) => peers::compare(&bench(109).await).await,
+        Some(Instead::Peers) => {
+            let bench = bench(109).await;
+            peers::compare(&bench).await;
+            bench.compare_mcp().await;
+        }
         Some(Instead::Probe { .. }) | None => {
             println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
             for number in 1..=22 {

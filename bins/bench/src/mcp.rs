@@ -1,6 +1,10 @@
 //! What the MCP gateway adds to a call.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -9,7 +13,8 @@ use tokio::{
 };
 
 use crate::{
-    http::{Connection, asked, request},
+    http::{Connection, asked, header, request},
+    peers::{FOLDER, MAX_START, free_address, run},
     platform::{KEY, Platform},
     rows::{Bench, Row, count, median, millis, percentile},
 };
@@ -30,10 +35,6 @@ impl Bench {
             json!({"name": "up", "url": format!("http://{upstream}/mcp"), "mcpType": true, "mcpExposed": true});
         let server = connection.call("POST", "/v1/tool-servers", &server).await;
         profile(&mut connection, "calls", &[&server]).await;
-        let call = |name: &str| {
-            let params = json!({"name": name, "arguments": {"text": "hello"}});
-            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
-        };
         let (through, direct) =
             (request("POST", "/v1/mcp/calls", KEY, &call("up__echo")), request("POST", "/mcp", KEY, &call("echo")));
         let (mut rates, mut references, mut cpus) = (vec![], vec![], vec![]);
@@ -95,6 +96,104 @@ impl Bench {
         rows.extend(Row::new("  500 tools of 20 servers, listed in pages of 100", list, String::new(), "<= 5 ms"));
         rows
     }
+}
+
+/// A proxy of MCP servers in Rust, from crates.io, as it comes.
+const PROXY: &str = "mcp-proxy";
+
+impl Bench {
+    /// The same calls of the same server through another proxy, interleaved; prints a table.
+    pub async fn compare_mcp(&self) {
+        let upstream = upstream().await;
+        let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
+        let mut connection = Connection::open(&platform.address).await.expect("connected");
+        let server =
+            json!({"name": "up", "url": format!("http://{upstream}/mcp"), "mcpType": true, "mcpExposed": true});
+        let server = connection.call("POST", "/v1/tool-servers", &server).await;
+        profile(&mut connection, "calls", &[&server]).await;
+        let ours = request("POST", "/v1/mcp/calls", KEY, &call("up__echo"));
+        let (proxy, version, theirs) = match other_proxy(&upstream).await {
+            Ok(proxy) => proxy,
+            Err(reason) => return println!("{PROXY}: {reason}"),
+        };
+        let (mut rates, mut cpus) = ([vec![], vec![]], [vec![], vec![]]);
+        for _ in 0..self.rounds {
+            for (i, (of, bytes)) in [(&platform, &ours), (&proxy, &theirs)].into_iter().enumerate() {
+                let before = of.cpu_ms();
+                let (rate, times) = self.load(&of.address, CLIENTS, bytes.clone(), "hello").await;
+                cpus[i].push((of.cpu_ms() - before) / count(times.len() as u64));
+                rates[i].push(rate);
+            }
+        }
+        println!("| MCP proxy | calls/s, {CLIENTS} at once | CPU a call | memory |\n| --- | --- | --- | --- |");
+        for (name, of, rates, cpus) in [
+            ("this platform", &platform, &rates[0], &cpus[0]),
+            (&*format!("{PROXY} {version}"), &proxy, &rates[1], &cpus[1]),
+        ] {
+            let (rate, cpu, memory) = (median(rates.clone()), median(cpus.clone()), count(of.memory_kib()) / 1024.0);
+            println!("| {name} | {rate:.0} | {cpu:.3} ms | {memory:.0} MiB |");
+        }
+    }
+}
+
+/// Installs and starts the other proxy before a server; its version, and the bytes of a call in a session of its own.
+async fn other_proxy(upstream: &str) -> Result<(Platform, String, Vec<u8>), String> {
+    let home = std::path::absolute(FOLDER).map_err(|error| error.to_string())?.join(PROXY);
+    let program = home.join("bin").join(PROXY);
+    let (root, installed) = (home.to_string_lossy().into_owned(), program.exists());
+    let version = tokio::task::spawn_blocking(move || {
+        if !installed {
+            run(Path::new("cargo"), &["install", PROXY, "--locked", "--root", &root])?;
+        }
+        let listed = run(Path::new("cargo"), &["install", "--list", "--root", &root])?;
+        let version = listed.split_whitespace().nth(1).unwrap_or_default().trim_matches(['v', ':']).to_owned();
+        Ok::<_, String>(version)
+    });
+    let version = version.await.map_err(|error| error.to_string())??;
+    let address = free_address()?;
+    let (host, port) = address.split_once(':').unwrap_or_default();
+    let settings = format!(
+        "[proxy]\nname = \"bench\"\n[proxy.listen]\nhost = \"{host}\"\nport = {port}\n[observability]\nlog_level = \"warn\"\n\
+         [[backends]]\nname = \"up\"\ntransport = \"http\"\nurl = \"http://{upstream}/mcp\"\n"
+    );
+    let config: PathBuf = home.join("proxy.toml");
+    std::fs::write(&config, settings).map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut proxy = Platform::other(&mut command, &address).map_err(|error| error.to_string())?;
+    let until = Instant::now() + MAX_START;
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}});
+    let begin = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
+    let mut connection = loop {
+        if let Ok(connection) = Connection::open(&address).await {
+            break connection;
+        }
+        if proxy.has_ended() || Instant::now() > until {
+            return Err("it did not answer".to_owned());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let head = connection.begin(&in_session(&begin, "")).await.map_err(|error| error.to_string())?;
+    let session = header(&head, "mcp-session-id").ok_or("it began no session")?;
+    let session = format!("mcp-session-id: {session}\r\nmcp-protocol-version: 2025-11-25\r\n");
+    let mut connection = Connection::open(&address).await.map_err(|error| error.to_string())?;
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
+    connection.exchange(&in_session(&ready, &session)).await.map_err(|error| error.to_string())?;
+    Ok((proxy, version, in_session(&call("up/echo"), &session)))
+}
+
+/// A message to an MCP server that has sessions; `headers`: those of the session.
+fn in_session(message: &str, headers: &str) -> Vec<u8> {
+    let accept = format!("accept: application/json, text/event-stream\r\n{headers}content-type: ");
+    let asked = String::from_utf8(request("POST", "/", KEY, message)).expect("text");
+    asked.replacen("content-type: ", &accept, 1).into_bytes()
+}
+
+/// A call of a tool.
+fn call(name: &str) -> String {
+    let params = json!({"name": name, "arguments": {"text": "hello"}});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
 }
 
 async fn profile(connection: &mut Connection, slug: &str, servers: &[&Value]) {

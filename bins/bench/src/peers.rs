@@ -20,11 +20,11 @@ use crate::{
 /// A reply of 64 tokens, which the model streams.
 const MODEL: &str = "t64-d0";
 const CLIENTS: [usize; 3] = [1, 16, 64];
-const FOLDER: &str = "target/peers";
+pub const FOLDER: &str = "target/peers";
 /// Where a peer runs, within its own.
 const SERVER: &str = "server";
 /// For the first start of a peer, which may build its tables.
-const MAX_START: Duration = Duration::from_mins(2);
+pub const MAX_START: Duration = Duration::from_mins(2);
 
 struct Peer {
     /// What it is called in its registry.
@@ -134,8 +134,7 @@ async fn begin(bench: &Bench, peer: &'static Peer) -> Result<(String, Platform),
         move || install(peer, &home)
     };
     let version = tokio::task::spawn_blocking(installing).await.map_err(|error| error.to_string())??;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    let address = port.map_err(|error| error.to_string())?.to_string();
+    let address = free_address()?;
     let mut server = peer.run(&home, &address, bench).map_err(|error| error.to_string())?;
     let until = Instant::now() + MAX_START;
     while !peer.answers(&server.address).await {
@@ -151,13 +150,21 @@ fn log_of(home: &Path) -> PathBuf {
     home.join("server.log")
 }
 
+/// What a program prints, or what it complains of.
+pub fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| error.to_string())?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
+}
+
+/// An address where nobody listens.
+pub fn free_address() -> Result<String, String> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    free.map(|address| address.to_string()).map_err(|error| error.to_string())
+}
+
 /// Installs it, beside what the servers of all peers are made of; the version that is there afterwards.
 fn install(peer: &Peer, home: &Path) -> Result<String, String> {
-    let run = |program: &Path, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).output().map_err(|error| error.to_string())?;
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
-    };
     let python = home.join("bin/python");
     if !python.exists() {
         run(Path::new("python3"), &["-m", "venv", &home.to_string_lossy()])?;
