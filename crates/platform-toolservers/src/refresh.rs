@@ -29,6 +29,9 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_mins(5);
 const REFRESHES_AT_ONCE: usize = 8;
 const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
+/// One that was quiet is read so often in a row before that, so long apart at the least.
+const IN_A_ROW: u8 = 4;
+const APART: Duration = Duration::from_millis(250);
 /// One that is down is looked at so soon after it was read well, whatever it says of itself.
 const BEFORE_LOOK: Duration = Duration::from_secs(5);
 
@@ -138,8 +141,8 @@ impl PgToolServerService {
     }
 }
 
-/// When servers are read next at the earliest: one that says all the time that it has changed is read once a minute, one
-/// that does not answer ever more seldom.
+/// When servers are read next at the earliest: one that says all the time that it has changed is read a few times and then once a
+/// minute, one that does not answer ever more seldom.
 #[derive(Default)]
 struct Pace(HashMap<Changed, Paced>);
 
@@ -149,6 +152,8 @@ struct Paced {
     looks_from: Option<Instant>,
     /// How long it is waited for a server that does not answer.
     wait: Duration,
+    /// Readings that may follow soon.
+    left: u8,
 }
 
 impl Pace {
@@ -163,19 +168,21 @@ impl Pace {
 
     /// Notes that a server is being read: what it says from now on is heard a minute later.
     fn begin(&mut self, server: &Changed, now: Instant) {
-        let paced = self.0.entry(server.clone()).or_insert(Paced { next: now, looks_from: None, wait: Duration::ZERO });
-        (paced.next, paced.looks_from) = (now + BETWEEN_REFRESHES, None);
+        let quiet = Paced { next: now, looks_from: None, wait: Duration::ZERO, left: IN_A_ROW };
+        let paced = self.0.entry(server.clone()).or_insert(quiet);
+        (paced.next, paced.looks_from, paced.left) = (now + BETWEEN_REFRESHES, None, paced.left.saturating_sub(1));
     }
 
     /// Notes that a server was read: whether it answered, and whether it is well.
     fn read(&mut self, server: &Changed, (answered, is_well): (bool, bool), now: Instant) {
-        let before = self.0.get(server).map(|paced| paced.wait);
+        let (before, left) = self.0.get(server).map_or((None, 0), |paced| (Some(paced.wait), paced.left));
         let paced = if answered {
             let looks_from = is_well.then_some(now + BEFORE_LOOK);
-            Paced { next: now + BETWEEN_REFRESHES, looks_from, wait: Duration::ZERO }
+            let between = if left > 0 { APART } else { BETWEEN_REFRESHES };
+            Paced { next: now + between, looks_from, wait: Duration::ZERO, left }
         } else {
             let wait = before.map_or(FIRST_WAIT, |wait| (2 * wait).clamp(FIRST_WAIT, MAX_WAIT));
-            Paced { next: now + wait, looks_from: None, wait }
+            Paced { next: now + wait, looks_from: None, wait, left }
         };
         self.0.insert(server.clone(), paced);
     }
@@ -223,13 +230,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_nags_is_read_once_a_minute_and_one_that_does_not_answer_ever_more_seldom() {
+    fn a_server_that_nags_is_read_a_few_times_then_once_a_minute_and_one_that_does_not_answer_ever_more_seldom() {
         let (mut pace, began) = (Pace::default(), Instant::now());
         let [nagging, away] = ["a", "b"].map(|id| (AccountId::generate(), id.to_owned()));
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         assert_eq!(pace.due(&nagging, false, at(0)), at(0), "a quiet one is read at once");
         pace.begin(&nagging, at(0));
-        assert_eq!(pace.due(&nagging, false, at(0)), at(60), "also while it is read");
+        assert_eq!(pace.due(&nagging, false, at(0)), at(60), "not while it is read");
+        for _ in 1..IN_A_ROW {
+            pace.read(&nagging, (true, true), at(0));
+            assert_eq!(pace.due(&nagging, false, at(0)), at(0) + APART, "and a few times in a row");
+            pace.begin(&nagging, at(0));
+        }
         pace.read(&nagging, (true, true), at(0));
         assert_eq!([pace.due(&nagging, false, at(1)), pace.due(&nagging, false, at(61))], [at(60), at(61)]);
         let mut now = at(0);
