@@ -100,6 +100,7 @@ impl Bench {
 
 /// A proxy of MCP servers in Rust, from crates.io, as it comes.
 const PROXY: &str = "mcp-proxy";
+const PROXY_VERSION: &str = "0.6.0";
 
 impl Bench {
     /// The same calls of the same server through another proxy, interleaved; prints a table.
@@ -112,7 +113,7 @@ impl Bench {
         let server = connection.call("POST", "/v1/tool-servers", &server).await;
         profile(&mut connection, "calls", &[&server]).await;
         let ours = request("POST", "/v1/mcp/calls", KEY, &call("up__echo"));
-        let (proxy, version, theirs) = match other_proxy(&upstream).await {
+        let (proxy, theirs) = match other_proxy(&upstream).await {
             Ok(proxy) => proxy,
             Err(reason) => return println!("{PROXY}: {reason}"),
         };
@@ -128,7 +129,7 @@ impl Bench {
         println!("| MCP proxy | calls/s, {CLIENTS} at once | CPU a call | memory |\n| --- | --- | --- | --- |");
         for (name, of, rates, cpus) in [
             ("this platform", &platform, &rates[0], &cpus[0]),
-            (&*format!("{PROXY} {version}"), &proxy, &rates[1], &cpus[1]),
+            (&*format!("{PROXY} {PROXY_VERSION}"), &proxy, &rates[1], &cpus[1]),
         ] {
             let (rate, cpu, memory) = (median(rates.clone()), median(cpus.clone()), count(of.memory_kib()) / 1024.0);
             println!("| {name} | {rate:.0} | {cpu:.3} ms | {memory:.0} MiB |");
@@ -136,20 +137,18 @@ impl Bench {
     }
 }
 
-/// Installs and starts the other proxy before a server; its version, and the bytes of a call in a session of its own.
-async fn other_proxy(upstream: &str) -> Result<(Platform, String, Vec<u8>), String> {
+/// Installs and starts the other proxy before a server; with the bytes of a call in a session of its own.
+async fn other_proxy(upstream: &str) -> Result<(Platform, Vec<u8>), String> {
     let home = std::path::absolute(FOLDER).map_err(|error| error.to_string())?.join(PROXY);
     let program = home.join("bin").join(PROXY);
     let (root, installed) = (home.to_string_lossy().into_owned(), program.exists());
-    let version = tokio::task::spawn_blocking(move || {
+    let installing = tokio::task::spawn_blocking(move || {
         if !installed {
-            run(Path::new("cargo"), &["install", PROXY, "--locked", "--root", &root])?;
+            run(Path::new("cargo"), &["install", PROXY, "--version", PROXY_VERSION, "--locked", "--root", &root])?;
         }
-        let listed = run(Path::new("cargo"), &["install", "--list", "--root", &root])?;
-        let version = listed.split_whitespace().nth(1).unwrap_or_default().trim_matches(['v', ':']).to_owned();
-        Ok::<_, String>(version)
+        Ok::<_, String>(())
     });
-    let version = version.await.map_err(|error| error.to_string())??;
+    installing.await.map_err(|error| error.to_string())??;
     let address = free_address()?;
     let (host, port) = address.split_once(':').unwrap_or_default();
     let settings = format!(
@@ -180,7 +179,7 @@ async fn other_proxy(upstream: &str) -> Result<(Platform, String, Vec<u8>), Stri
     let mut connection = Connection::open(&address).await.map_err(|error| error.to_string())?;
     let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
     connection.exchange(&in_session(&ready, &session)).await.map_err(|error| error.to_string())?;
-    Ok((proxy, version, in_session(&call("up/echo"), &session)))
+    Ok((proxy, in_session(&call("up/echo"), &session)))
 }
 
 /// A message to an MCP server that has sessions; `headers`: those of the session.

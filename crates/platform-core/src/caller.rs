@@ -80,8 +80,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Whether what belongs to `of` may be used for them: what is a tenant's is for that tenant alone, and what is one end
-    /// user's for no other.
+    /// Whether what belongs to `of` may be used for them: what is a tenant's for that tenant alone, and for an end user what
+    /// is theirs.
     pub fn may_use(&self, of: &Self) -> bool {
         of.tenant_id.is_none()
             || of.tenant_id == self.tenant_id && (self.subtenant_id.is_none() || of.subtenant_id == self.subtenant_id)

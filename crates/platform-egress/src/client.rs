@@ -47,11 +47,13 @@ struct Places {
 }
 
 impl Places {
+    /// `most` in all, `share` of an account.
     fn new(most: usize, share: usize) -> Self {
+        let of_account = share.min(most);
         Self {
             of_accounts: FairSemaphore::new(most, share),
-            of_servers: FairSemaphore::new(0, share.saturating_mul(3).div_ceil(4)),
-            of_end_users: FairSemaphore::new(0, share.div_ceil(2)),
+            of_servers: FairSemaphore::new(0, (of_account * 3 / 4).max(1)),
+            of_end_users: FairSemaphore::new(0, (of_account / 2).max(1)),
         }
     }
 }

@@ -247,8 +247,9 @@ impl Gate {
         let hold = |whose: &String, bytes| self.answers_of_effects.try_hold(whose, bytes).ok().flatten();
         let Some(end_user) = &whose.end_user else { return [None, hold(&whose.account, bytes)] };
         // What one of them leaves unread above their share takes nothing from the others of the account.
-        let share = (ANSWERS.1 / 4).saturating_sub(self.answers_of_effects.held(end_user));
-        [hold(end_user, bytes), hold(&whose.account, bytes.min(share))]
+        let of_end_user = hold(end_user, bytes);
+        let before = self.answers_of_effects.held(end_user).saturating_sub(bytes);
+        [of_end_user, hold(&whose.account, bytes.min((ANSWERS.1 / 4).saturating_sub(before)))]
     }
 
     /// Refuses an effect to whoever has not read what many earlier ones answered.

@@ -31,21 +31,44 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MAX_PAYLOAD: usize = 65_536;
 /// Ends of names whose values are not kept.
-const SECRETS: [&str; 7] = ["cookie", "credential", "jwt", "passphrase", "passwd", "pwd", "token"];
-/// The same wherever they stand in a name.
-const SECRET_PARTS: [&str; 5] = ["apikey", "authorization", "password", "privatekey", "secret"];
+const SECRETS: [&str; 13] = [
+    "apikey",
+    "authorization",
+    "cookie",
+    "credential",
+    "jwt",
+    "passphrase",
+    "passwd",
+    "password",
+    "privatekey",
+    "privatekeypem",
+    "pwd",
+    "secret",
+    "token",
+];
 /// What may name the `value` beside it, as in lists of headers.
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
 /// Secrets that stand in texts, of a call, that are looked for elsewhere in it.
 const MAX_WRITTEN_OUT: usize = 1000;
 static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)\b(bearer|basic)(:?\s+|%20)([A-Za-z0-9._~+/=-]{8,})"));
 static PASSWORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"(://[^/?#\s:@]*:)([^/?#\s@]+)@"));
-static PARAMETER: LazyLock<Regex> = LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'])([A-Za-z0-9_.\[\]-]+)=([^&#\s"'<>]+)"#));
-/// Keys that tell by their form what they are: ours, those of GitHub, Slack and model providers, and JSON Web Tokens.
+static PARAMETER: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'])([A-Za-z0-9_.\[\]-]+)=(["']?)([^?&#;,\s"'<>]+)"#));
+/// Keys that tell by their form what they are: ours, those of GitHub, Slack, OpenAI, Anthropic, Google, Groq, Hugging Face and
+/// xAI, and JSON Web Tokens.
 static KEY: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
-        r"\b([a-z]{2,12}-[A-Za-z0-9]{43}|gh[a-z]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|xox[a-z]-[\w-]{10,}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)\b",
-    )
+    let forms = [
+        r"[a-z]{2,12}-[A-Za-z0-9]{43}",
+        r"gh[a-z]_[A-Za-z0-9]{36,}",
+        r"github_pat_[A-Za-z0-9_]{22,}",
+        r"xox[a-z]-[A-Za-z0-9-]{10,}",
+        r"sk-[A-Za-z0-9_-]{20,}",
+        r"AIza[A-Za-z0-9_-]{35}",
+        r"(?:gsk|hf)_[A-Za-z0-9]{20,}",
+        r"xai-[A-Za-z0-9]{40,}",
+        r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+",
+    ];
+    pattern(&format!(r"(?-u:\b)(?:{})(?-u:\b)", forms.join("|")))
 });
 /// Of a call's secrets so many bytes are looked for elsewhere in it.
 const MAX_SECRETS: usize = 8_192;
@@ -240,8 +263,12 @@ fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
     });
     let text = PASSWORD.replace_all(&text, |found: &Captures<'_>| format!("{}{}@", &found[1], note(&found[2])));
     let text = PARAMETER.replace_all(&text, |found: &Captures<'_>| {
-        let is_secret = is_name_of_secret(&found[2], false);
-        if is_secret { format!("{}{}={}", &found[1], &found[2], note(&found[3])) } else { found[0].to_owned() }
+        let is_number = found[4].bytes().all(|byte| byte.is_ascii_digit());
+        if is_name_of_secret(&found[2], is_number) {
+            format!("{}{}={}{}", &found[1], &found[2], &found[3], note(&found[4]))
+        } else {
+            found[0].to_owned()
+        }
     });
     KEY.replace_all(&text, |found: &Captures<'_>| note(&found[0])).into_owned()
 }
@@ -252,7 +279,6 @@ fn is_name_of_secret(name: &str, is_number: bool) -> bool {
     let bare = bare.trim_end_matches(|of: char| of.is_ascii_digit()).trim_end_matches("value");
     let one = bare.strip_suffix('s').filter(|_| !is_number).unwrap_or(bare);
     SECRETS.iter().any(|secret| bare.ends_with(secret) || one.ends_with(secret))
-        || SECRET_PARTS.iter().any(|part| bare.contains(part))
 }
 
 #[cfg(test)]
@@ -283,10 +309,15 @@ mod tests {
         assert!(!written.contains("canary") && written.contains("a.example/x?q=y"), "{written}");
         assert!(!echo.contains("canary") && echo.contains("of a basic kind"), "{echo}");
         let named = json!({"jwt": "canary-a", "privateKeyPem": "canary-b", "token2": "canary-c", "tokenValue": "canary-d",
-            "sh": "API_TOKEN=canary-e; DB_PASSWORD='x' CLIENT_SECRET_ID=canary-f n=1"});
+            "sh": "API_TOKEN=canary-e; DB_PASSWORD='canary-f' API_KEY=\"canary-g\" n=1 max_tokens=100000",
+            "db": "Server=db;User=sa;Password=canary-h", "to": "url=https://a/x?access_token=canary-i",
+            "list": "a=1,token=canary-j", "authorizationStatus": "active", "secretary": "Ann"});
         let key = format!("my key is ak-{}, theirs ghp_{} and so-on", "c4nary".repeat(7) + "7", "c4nary".repeat(6));
         let [named, key] = kept(&[named, json!(key)], None);
-        assert!(!named.contains("canary") && named.contains("n=1"), "{named}");
+        assert!(!named.contains("canary"), "{named}");
+        for kept in ["n=1 max_tokens=100000", "User=sa", "url=https://a/x?", "active", "Ann"] {
+            assert!(named.contains(kept), "{named}");
+        }
         assert!(!key.contains("c4nary") && key.contains("and so-on"), "{key}");
         let basic = json!("Authorization: Basic bWU6Y2FuYXJ5LTk= and basic information");
         let many = Value::from((0..20_000).map(|n| format!("Bearer canary-{n:06}")).collect::<Vec<_>>());

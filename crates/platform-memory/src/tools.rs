@@ -87,8 +87,7 @@ impl MemoryTools {
         let turns = found.record.get("turns").cloned().unwrap_or_else(|| json!([]));
         let mut result = json!({"turns": turns});
         if found.is_partial {
-            result["note"] =
-                "Chats that are long over could not be looked through in time; ask for fewer, rarer words.".into();
+            result["note"] = "Chats that are long over could not be looked through; ask for fewer, rarer words.".into();
         }
         let recalled = found.text.is_some().then_some(found.record);
         Ok(ToolResult { recalled, asked: found.asked, ..ToolResult::of(&result) })

@@ -299,9 +299,11 @@ impl Dictations for PgSpeech {
     async fn text(&self, caller: &Caller, owner: &Owner, id: &str) -> Result<String> {
         let row = repository::find(self.needs.db.read().await?.get(), &caller.account, id).await?;
         let row = row.ok_or_else(|| missing(id))?;
+        // One of no end user may be said for each of its tenant.
+        let of = Owner { subtenant_id: row.subtenant_id.clone().or_else(|| owner.subtenant_id.clone()), ..row.owner() };
         match caller.session() {
             Some(session) => check_owner(session, Some(&row.place()))?,
-            None if !owner.may_use(&row.owner()) => return Err(missing(id)),
+            None if !owner.may_use(&of) => return Err(missing(id)),
             None => {}
         }
         Ok(row.text)

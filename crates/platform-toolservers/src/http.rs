@@ -132,7 +132,8 @@ impl Calling {
             credentials = self.credentials(server, tool, call.with, Some(&stale)).await?;
             outgoing.url = credentials.address(&url);
             outgoing.headers = headers(&credentials, call, media_type);
-            (answer, place) = self.http.send_again(server, tool, call.who, &outgoing).await?;
+            let who = ForWhom { has_room: None, ..call.who };
+            (answer, place) = self.http.send_again(server, tool, who, &outgoing).await?;
             credentials.secrets.push(stale);
         }
         if let (Some(connection), Ok(answer)) = (server.connection(call.with), &answer) {
@@ -198,9 +199,11 @@ impl ToolHttp {
         who: ForWhom<'_>,
         outgoing: &Outgoing,
     ) -> Result<Sent, Failure> {
-        let mut waits = RETRY_DELAYS.into_iter();
+        let (mut waits, mut who) = (RETRY_DELAYS.into_iter(), who);
         loop {
             let (answer, place) = self.send((&server.account, &server.id), who, outgoing.clone()).await?;
+            // What was sent once is answered.
+            who.has_room = None;
             let again = match &answer {
                 Err(EgressError::Unreachable(_)) => true,
                 Ok(Fetched { status: 502..=504, .. }) => tool.is_repeatable(),

@@ -166,11 +166,12 @@ impl Pace {
         looks_from.unwrap_or(paced.next).max(now)
     }
 
-    /// Notes that a server is being read: what it says from now on is heard a minute later.
+    /// Notes that a server is being read: what it says from now on is heard once more.
     fn begin(&mut self, server: &Changed, now: Instant) {
         let quiet = Paced { next: now, looks_from: None, wait: Duration::ZERO, left: IN_A_ROW };
         let paced = self.0.entry(server.clone()).or_insert(quiet);
-        (paced.next, paced.looks_from, paced.left) = (now + BETWEEN_REFRESHES, None, paced.left.saturating_sub(1));
+        paced.left = paced.left.saturating_sub(1);
+        (paced.next, paced.looks_from) = (now + between(paced.left), None);
     }
 
     /// Notes that a server was read: whether it answered, and whether it is well.
@@ -178,14 +179,18 @@ impl Pace {
         let (before, left) = self.0.get(server).map_or((None, 0), |paced| (Some(paced.wait), paced.left));
         let paced = if answered {
             let looks_from = is_well.then_some(now + BEFORE_LOOK);
-            let between = if left > 0 { APART } else { BETWEEN_REFRESHES };
-            Paced { next: now + between, looks_from, wait: Duration::ZERO, left }
+            Paced { next: now + between(left), looks_from, wait: Duration::ZERO, left }
         } else {
             let wait = before.map_or(FIRST_WAIT, |wait| (2 * wait).clamp(FIRST_WAIT, MAX_WAIT));
             Paced { next: now + wait, looks_from: None, wait, left }
         };
         self.0.insert(server.clone(), paced);
     }
+}
+
+/// How long until a server may be read again of which so many readings are left in a row.
+fn between(left: u8) -> Duration {
+    if left > 0 { APART } else { BETWEEN_REFRESHES }
 }
 
 /// Reads tools again that somebody says are old or changed, a few at once and fairly over accounts.
@@ -236,12 +241,13 @@ mod tests {
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         assert_eq!(pace.due(&nagging, false, at(0)), at(0), "a quiet one is read at once");
         pace.begin(&nagging, at(0));
-        assert_eq!(pace.due(&nagging, false, at(0)), at(60), "not while it is read");
         for _ in 1..IN_A_ROW {
+            assert_eq!(pace.due(&nagging, false, at(0)), at(0) + APART, "a few times in a row, also while it is read");
             pace.read(&nagging, (true, true), at(0));
-            assert_eq!(pace.due(&nagging, false, at(0)), at(0) + APART, "and a few times in a row");
+            assert_eq!(pace.due(&nagging, false, at(0)), at(0) + APART);
             pace.begin(&nagging, at(0));
         }
+        assert_eq!(pace.due(&nagging, false, at(0)), at(60));
         pace.read(&nagging, (true, true), at(0));
         assert_eq!([pace.due(&nagging, false, at(1)), pace.due(&nagging, false, at(61))], [at(60), at(61)]);
         let mut now = at(0);

@@ -67,7 +67,7 @@ async fn who_does_not_read_long_answers_calls_nothing_more_and_takes_no_room_of_
     let unread: Vec<_> = unread.await.into_iter().map(|answer| answer.expect("an answer")).collect();
     // Sixteen MiB that are not read, what the four calls bring that are under way then, and what is being written.
     let made = mcp.requests("tools/call").len();
-    assert!(made <= 20, "{made} calls were made");
+    assert!((2..=20).contains(&made), "{made} calls were made");
     println!("{made} calls, {} MiB more", peak_memory(&app) - before);
     let refused = called(&app, &hog, "", "s__echo", json!({})).await;
     assert!(refused.status == 429 || wrong(&refused) == "RATE_LIMIT_EXCEEDED", "{}", refused.body);

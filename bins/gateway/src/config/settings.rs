@@ -210,7 +210,7 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             (
                 "PLATFORM_EGRESS_PER_ACCOUNT",
                 "8",
-                "the same for one account; a tool server has three quarters of it, an end user half",
+                "the same for one account; a tool server has three quarters of it, an end user half, one at the least",
             ),
         ],
     ),

@@ -1,19 +1,18 @@
-use std::time::Duration;
-
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
-use platform_jobs::{When, enqueue_in};
 use serde_json::Value;
 
-use super::{
-    config::{Criterion, EvaluationConfig, all_criteria},
-    model::{Evaluation, EvaluationList, KIND, Task, begin},
-};
-use crate::{schema::evaluations, thread::Record};
+use super::model::{Evaluation, EvaluationList};
+use crate::schema::evaluations;
 
-async fn insert(conn: &mut Conn, account: &AccountId, evaluation: &Evaluation, now: Timestamp) -> Result<()> {
+pub(super) async fn insert(
+    conn: &mut Conn,
+    account: &AccountId,
+    evaluation: &Evaluation,
+    now: Timestamp,
+) -> Result<()> {
     diesel::insert_into(evaluations::table)
         .values((
             evaluations::account_id.eq(account.as_str()),
@@ -26,33 +25,6 @@ async fn insert(conn: &mut Conn, account: &AccountId, evaluation: &Evaluation, n
         ))
         .execute(conn)
         .await?;
-    Ok(())
-}
-
-/// Has a thread that has ended judged as its agent says.
-pub(crate) async fn begin_evaluation_in(
-    conn: &mut Conn,
-    record: &Record,
-    config: &EvaluationConfig,
-    now: Timestamp,
-) -> Result<()> {
-    let evaluation = begin("auto", record, config, None, None, now);
-    store_in(conn, &record.account, &evaluation, all_criteria(config, None), now).await
-}
-
-/// Stores an evaluation and the run that makes it.
-pub(super) async fn store_in(
-    conn: &mut Conn,
-    account: &AccountId,
-    evaluation: &Evaluation,
-    criteria: Vec<Criterion>,
-    now: Timestamp,
-) -> Result<()> {
-    insert(conn, account, evaluation, now).await?;
-    let model = Some(evaluation.evaluation_model.clone()).filter(|model| !model.is_empty());
-    let task = Task { thread: evaluation.thread_id.clone(), criteria, model };
-    let payload = serde_json::to_value(task).map_err(Error::internal)?;
-    enqueue_in(conn, account, KIND, &evaluation.id, payload, When::After(Duration::ZERO)).await?;
     Ok(())
 }
 

@@ -8,9 +8,10 @@ use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::{
+    begin::store_in,
     config::{all_criteria, check_criteria, judge_model},
     model::{Evaluation, EvaluationList, KIND, NewEvaluation, begin},
-    repository::{self, store_in},
+    repository,
 };
 use crate::{
     code,

@@ -59,7 +59,7 @@ const refused = <T,>(instead: T) => (error: unknown): T => {
 };
 
 /// What was spent, day by day: of projects, of agents in none, of chats of assistants in none.
-async function spend(signal: AbortSignal): Promise<Spent> {
+async function readSpent(signal: AbortSignal): Promise<Spent> {
   const now = new Date();
   const from = new Date(now.getTime() - (RANGES.months - 1) * 86_400_000);
   const all = await Promise.all([newest("projects"), newest("agents"), newest("assistants")]);
@@ -84,17 +84,17 @@ async function spend(signal: AbortSignal): Promise<Spent> {
       isPart ||= offset + 100 >= MOST_CHATS;
     }
   }
-  for (let offset = 0; offset < MOST_CHATS && canThreads(); offset += 100) {
-    const got = await threads({ startDate: from.getTime() }, offset, 100, signal);
-    for (const thread of got.rows) ran.add(thread.projectId ?? thread.agentId);
-    if (offset + got.rows.length >= got.total) break;
-    isPart ||= offset + 100 >= MOST_CHATS;
-  }
   const paid = [
     ...projects.map((it) => [it._id, `/v1/projects/${it._id}/costs/daily`]),
     ...agents.filter((it) => !it.projectId).map((it) => [it._id, `/v1/agents/agents/${it._id}/costs/daily`]),
   ];
+  for (let offset = 0; offset < MOST_CHATS && paid.length > FEW && canThreads(); offset += 100) {
+    const got = await threads({ startDate: from.getTime() }, offset, 100, signal).catch(refused({ rows: [], total: 0 } as Page<Record_>));
+    for (const thread of got.rows) ran.add(thread.projectId ?? thread.agentId);
+    if (offset + got.rows.length >= got.total) break;
+  }
   const asked = paid.length <= FEW ? paid : paid.filter(([id]) => ran.has(id!));
+  isPart ||= asked.length < paid.length;
   rows.push(...(await each(asked.map(([, path]) => path!), days, signal)));
   return { rows, isPart };
 }
@@ -104,7 +104,7 @@ whenGone(() => void (known = null));
 
 /// What was spent, as it was a moment ago.
 async function spent(signal: AbortSignal): Promise<Spent> {
-  if (!known || Date.now() - known.at > BRIEFLY_MS) known = { at: Date.now(), spent: await spend(signal) };
+  if (!known || Date.now() - known.at > BRIEFLY_MS) known = { at: Date.now(), spent: await readSpent(signal) };
   return known.spent;
 }
 
@@ -162,7 +162,7 @@ export function Home(): JSX.Element {
   const from = `&from=${localDay(new Date())}`;
   const charts = () => curves && (
     <>
-      {costs.value!.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
+      {costs.value!.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, of more than {FEW} those with runs among the newest {number(MOST_CHATS)}, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
       <div class="charts">
         <Chart title="Cost" at={curves.at} curves={[{ title: "Cost", values: curves.cost }]} format={money} />
         <Chart title="Tokens" at={curves.at} curves={[{ title: "Tokens", values: curves.tokens }]} format={compact} />

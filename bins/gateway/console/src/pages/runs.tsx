@@ -241,7 +241,7 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
             <Failure error={wrong} />
             {found && <ul>{found.map((match) => <li key={match.messageUid}>{match.snippet}</li>)}{found.length === 0 && <li>Nothing found.</li>}</ul>}
             <ChatView chat={chat} base={`/v1/assistants/${encodeURIComponent(assistant)}`} project={project} />
-            {may("assistants:write", "POST /v1/assistants/{identifier}/messages") && <Composer chat={chat} />}
+            {mayActIn(project, value.userUID) && may("assistants:write", "POST /v1/assistants/{identifier}/messages") && <Composer chat={chat} />}
           </>
         ) },
         { id: "json", title: "JSON", view: () => <Json value={value} /> },

@@ -185,7 +185,10 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
       loaded.again();
     };
     follow().catch((error) => leaving.signal.aborted || setCut(error));
-    return () => leaving.abort();
+    return () => {
+      leaving.abort();
+      setIsAway(false);
+    };
   }, [path, !!loaded.value, isOver, turn]);
   // One that is over may have been spoken to from elsewhere.
   useEffect(() => {
@@ -223,7 +226,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
       {approval && decides && can("approval") && <Approvals calls={approval.toolCalls} hears decide={({ approved, ...more }) => act("approval", { approved: approved.length > 0, toolCallIds: approved.length ? approved : undefined, uid: approval.uid, ...more })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
-        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={can("feedback") ? path : undefined} />{acts && can("messages") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
+        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={acts && can("feedback") ? path : undefined} />{acts && can("messages") && state !== "paused_for_approval" && <Say path={path} done={again} />}</> },
         { id: "tasks", title: "Tasks", view: () => (thread.tasks?.length ? <ul>{thread.tasks.map((task: Record_) => <li key={task._id}><input type="checkbox" disabled checked={task.completed} aria-label={task.title} /> {task.title} <small>{task.description}</small></li>)}</ul> : <p>The agent keeps no list of tasks here.</p>) },
         { id: "explain", title: "Explanation", view: () => <Explanation id={id} /> },
         { id: "evaluations", title: "Evaluations", view: () => <Evaluations id={id} isOver={isOver} acts={acts} /> },
