@@ -437,6 +437,8 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
     let switched = json!({"tools": [{"name": "s__echo", "enabled": true, "alias": "echo"}]});
     let shown = app.send(app.request(Method::PUT, &tools).json(&switched)).await;
     assert_eq!(shown.status, StatusCode::OK, "{}", shown.body);
+    let read = app.get(tools.trim_end_matches("/tools")).await;
+    assert_eq!(shown.header("etag"), read.header("etag"), "the version of the profile");
     assert_eq!(listed(&app, &key, "/careful").await, set(&["echo"]));
     let unknown = json!({"tools": [{"name": "s__none", "enabled": true}]});
     assert_eq!(app.send(app.request(Method::PUT, &tools).json(&unknown)).await.error(), "TOOL_NOT_FOUND");

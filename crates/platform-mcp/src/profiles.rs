@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, RecordRef, Referrer, use_in};
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Precondition, Result, overlay, run_blocking};
+use platform_core::{
+    AccountId, Checks, Code, Error, Id, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
+};
 use platform_db::{Conn, Idempotency};
 use platform_toolservers::{TOOL_SERVER, ToolDefinition, hold_in, numbered, slug};
 use serde_json::Value;
@@ -233,14 +235,14 @@ impl PgMcpGateway {
         Ok(self.surface(account, &profile).await?.shown())
     }
 
-    /// Changes tools of a profile; one that is switched on is let in as it is now. `TOOL_NOT_FOUND`.
+    /// Changes tools of a profile, and gives its version; one that is switched on is let in as it is now. `TOOL_NOT_FOUND`.
     pub async fn set_tools(
         &self,
         account: &AccountId,
         id: &Id<Profile>,
         given: Vec<ToolSwitch>,
         expected: &Precondition,
-    ) -> Result<Vec<ProfileTool>> {
+    ) -> Result<(Vec<ProfileTool>, Timestamp)> {
         let mut checks = Checks::default();
         checks.count("tools", given.len(), MAX_NAMES);
         checks.finish()?;
@@ -271,8 +273,8 @@ impl PgMcpGateway {
             }
             Ok(())
         };
-        self.change(account, id, expected, false, change).await?;
-        self.tools(account, id).await
+        let changed = self.change(account, id, expected, false, change).await?;
+        Ok((self.tools(account, id).await?, changed.last_edit_timestamp_ms))
     }
 }
 

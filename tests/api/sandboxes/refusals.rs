@@ -87,6 +87,7 @@ async fn a_snapshot_is_made_of_a_machine_that_began_well_and_while_no_other_runs
     .await;
     assert!(failed["error"].is_string(), "{failed}");
     assert!(app.get(&path).await.body["sandboxConfig"]["snapshotId"].is_null(), "none is current");
+    ended(&app, &path).await;
     // What is saved has its size, and the machine that it was.
     let sandbox = started(&app, &path, json!({})).await;
     let begun = stopped(&app, &path, &sandbox, true).await;

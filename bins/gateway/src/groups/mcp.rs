@@ -261,7 +261,8 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn set_tools(services: Arc<Services>, request: Request) -> Result<Answer> {
     let ToolSwitches { tools } = request.body().await?;
     let (id, expected) = (&request.id("id"), request.if_match()?);
-    Answer::ok(&services.gateway.set_tools(account(&request)?, id, tools, &expected).await?)
+    let (tools, version) = services.gateway.set_tools(account(&request)?, id, tools, &expected).await?;
+    Ok(Answer::ok(&tools)?.etag(version.0))
 }
 
 async fn grants(services: Arc<Services>, request: Request) -> Result<Answer> {
