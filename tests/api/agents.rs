@@ -397,15 +397,20 @@ fn mail_server() -> (u16, mpsc::Receiver<String>) {
     (port, received)
 }
 
+/// Settings of a platform that sends mail.
+fn mailing(url: &str) -> [(&str, &str); 3] {
+    [
+        ("PLATFORM_SMTP_URL", url),
+        ("PLATFORM_MAIL_FROM", "Platform <p@example.com>"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+    ]
+}
+
 #[tokio::test]
 async fn people_get_mail_and_every_change_is_an_event() {
     let (port, mail) = mail_server();
     let url = format!("smtp://127.0.0.1:{port}");
-    let settings = [
-        ("PLATFORM_SMTP_URL", url.as_str()),
-        ("PLATFORM_MAIL_FROM", "Platform <p@example.com>"),
-        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
-    ];
+    let settings = mailing(&url);
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &settings);
     let server = platform_testing::FakeToolServer::start();
@@ -446,11 +451,7 @@ async fn people_get_mail_and_every_change_is_an_event() {
 async fn a_thread_whose_agent_cannot_be_read_does_not_end_without_its_mail_and_its_judge() {
     let (port, mail) = mail_server();
     let url = format!("smtp://127.0.0.1:{port}");
-    let settings = [
-        ("PLATFORM_SMTP_URL", url.as_str()),
-        ("PLATFORM_MAIL_FROM", "Platform <p@example.com>"),
-        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
-    ];
+    let settings = mailing(&url);
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &settings);
     let server = platform_testing::FakeToolServer::start();

@@ -1,7 +1,7 @@
 //! What the MCP gateway adds to a call.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -28,13 +28,7 @@ const STREAMS: usize = 100;
 impl Bench {
     /// Calls through the gateway beside calls of the server behind it, and a list of 500 tools.
     pub async fn mcp(&self) -> Vec<Row> {
-        let upstream = upstream().await;
-        let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
-        let mut connection = Connection::open(&platform.address).await.expect("connected");
-        let server =
-            json!({"name": "up", "url": format!("http://{upstream}/mcp"), "mcpType": true, "mcpExposed": true});
-        let server = connection.call("POST", "/v1/tool-servers", &server).await;
-        profile(&mut connection, "calls", &[&server]).await;
+        let (upstream, platform, mut connection) = self.behind_gateway().await;
         let (through, direct) =
             (request("POST", "/v1/mcp/calls", KEY, &call("up__echo")), request("POST", "/mcp", KEY, &call("echo")));
         let (mut rates, mut references, mut cpus) = (vec![], vec![], vec![]);
@@ -103,8 +97,8 @@ const PROXY: &str = "mcp-proxy";
 const PROXY_VERSION: &str = "0.6.0";
 
 impl Bench {
-    /// The same calls of the same server through another proxy, interleaved; prints a table.
-    pub async fn compare_mcp(&self) {
+    /// A server, the platform with a profile `calls` over it, and a connection to that.
+    async fn behind_gateway(&self) -> (String, Platform, Connection) {
         let upstream = upstream().await;
         let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
         let mut connection = Connection::open(&platform.address).await.expect("connected");
@@ -112,6 +106,12 @@ impl Bench {
             json!({"name": "up", "url": format!("http://{upstream}/mcp"), "mcpType": true, "mcpExposed": true});
         let server = connection.call("POST", "/v1/tool-servers", &server).await;
         profile(&mut connection, "calls", &[&server]).await;
+        (upstream, platform, connection)
+    }
+
+    /// The same calls of the same server through another proxy, interleaved; prints a table.
+    pub async fn compare_mcp(&self) {
+        let (upstream, platform, _) = self.behind_gateway().await;
         let ours = request("POST", "/v1/mcp/calls", KEY, &call("up__echo"));
         let (proxy, theirs) = match other_proxy(&upstream).await {
             Ok(proxy) => proxy,
@@ -155,7 +155,7 @@ async fn other_proxy(upstream: &str) -> Result<(Platform, Vec<u8>), String> {
         "[proxy]\nname = \"bench\"\n[proxy.listen]\nhost = \"{host}\"\nport = {port}\n[observability]\nlog_level = \"warn\"\n\
          [[backends]]\nname = \"up\"\ntransport = \"http\"\nurl = \"http://{upstream}/mcp\"\n"
     );
-    let config: PathBuf = home.join("proxy.toml");
+    let config = home.join("proxy.toml");
     std::fs::write(&config, settings).map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
