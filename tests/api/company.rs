@@ -120,8 +120,11 @@ impl Company {
         let specialization = json!({"availableToolsGroupsUids": [tools], "knowledgeDocumentIds": [handbook]});
         let clerk =
             agent(&app, json!({"concurrentExecutionLimit": 1000, "assistantSpecialization": specialization})).await;
-        let daily =
-            |limit: usize| json!([{"scope": "tenant", "metric": "tokens", "windowUnit": "day", "limit": limit}]);
+        let daily = |limit: usize| {
+            let rule =
+                |metric, limit| json!({"scope": "tenant", "metric": metric, "windowUnit": "day", "limit": limit});
+            json!([rule("tokens", limit), rule("cost", 1_000_000)])
+        };
         for (tier, limit, is_default) in [("pro", 1_000_000, true), ("small", QUOTA, false)] {
             let tier = json!({"tierId": tier, "name": tier, "isDefault": is_default, "rules": daily(limit)});
             assert!(app.post("/tenant-admin/tiers", tier).await.status.is_success());
@@ -451,15 +454,20 @@ async fn balances(company: &Company, tenant: usize, days: &[Spent]) {
     let costs = company.get(&format!("/tenants/{whose}/costs?from=2026-01-01&to=2026-01-31")).await;
     let costs = costs.as_array().expect("days").iter().map(Spent::sum).filter(|day| day.tokens() > 0);
     assert_eq!(costs.collect::<Vec<_>>(), served.iter().map(|(_, spent)| **spent).collect::<Vec<_>>(), "{whose}");
-    let path = format!("/tenant-usage/{whose}/history?metric=tokens&windowUnit=day&limit=1000");
-    let history = eventually("the history", async || {
-        let rows = company.get(&path).await.as_array().expect("rows").clone();
-        (rows.len() == served.len()).then_some(rows)
-    })
-    .await;
-    for (row, (day, spent)) in history.iter().zip(served.into_iter().rev()) {
+    let history = async |metric: &str| {
+        let path = format!("/tenant-usage/{whose}/history?metric={metric}&windowUnit=day&limit=1000");
+        eventually("the history", async || {
+            let rows = company.get(&path).await.as_array().expect("rows").clone();
+            (rows.len() == served.len()).then_some(rows)
+        })
+        .await
+    };
+    let (tokens, money) = (history("tokens").await, history("cost").await);
+    for ((row, paid), (day, spent)) in tokens.iter().zip(&money).zip(served.iter().rev()) {
         let window = json!((FIRST_DAY + day * DAY) / DAY * DAY);
-        assert_eq!((&row["windowStart"], &row["consumption"]), (&window, &json!(spent.tokens())), "{whose}: {day}");
+        assert_eq!((&row["windowStart"], &paid["windowStart"]), (&window, &window), "{whose}: {day}");
+        let consumed = (&row["consumption"], nanos(&paid["consumption"]));
+        assert_eq!(consumed, (&json!(spent.tokens()), spent.nanos), "{whose}: {day}");
     }
 }
 

@@ -36,6 +36,7 @@ auth:
       - {{name: clientId, label: Client id, required: true}}
       - {{name: clientSecret, label: Client secret, required: true, secret: true}}
     guideUrl: https://crm.example/guide
+    refusals: {{error: [token_expired]}}
   - mode: API_KEY
     accountFields:
       - {{name: key, label: Key, required: true, secret: true}}
@@ -429,13 +430,21 @@ async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_b
     let answers = calls(&test).await;
     assert!(answers.iter().all(|reply| reply.body["success"] == true), "{}", answers[0].body);
     assert_eq!(crm.issued(), issued + 2, "one more");
-    // A token server that is away breaks nothing.
-    crm.be_away(true);
+    crm.refuse_in_ok(true);
     crm.forget_tokens();
-    let away = call(&app, &server, "get_customer", json!({"id": "x"})).await;
-    assert_eq!(away["success"], false, "{away}");
-    assert_eq!(status(&app, &id).await["status"], "active");
-    crm.be_away(false);
+    let answers = calls(&test).await;
+    assert!(answers.iter().all(|reply| reply.body["data"]["ok"] == true), "{}", answers[0].body);
+    assert_eq!(crm.issued(), issued + 3, "one more, whatever the status of the refusal");
+    crm.refuse_in_ok(false);
+    // A token server that is away or busy breaks nothing.
+    for (begin, end) in [(FakeApp::be_away as fn(&FakeApp, bool), "away"), (FakeApp::be_busy, "busy")] {
+        begin(&crm, true);
+        crm.forget_tokens();
+        let away = call(&app, &server, "get_customer", json!({"id": "x"})).await;
+        assert_eq!(away["success"], false, "{end}: {away}");
+        assert_eq!(status(&app, &id).await["status"], "active", "{end}");
+        begin(&crm, false);
+    }
     assert_eq!(call(&app, &server, "get_customer", json!({"id": "x"})).await["success"], true);
     // One that refuses does.
     crm.refuse(true);

@@ -282,7 +282,7 @@ async fn what_is_of_one_end_user_opens_to_no_other() {
         ["chatUid", "threadId", "transcriptId", "entryId", "accountId", "tenantId", "subtenantId", "id"];
     let rates = ["SESSION", "CREATE_SESSION"].map(|rate| format!("PLATFORM_RATE_{rate}"));
     let rates = [(rates[0].as_str(), "0"), (rates[1].as_str(), "0")];
-    let (app, ..) = app_with_crm("end-users", &rates).await;
+    let (app, _, db, _) = app_with_crm("end-users", &rates).await;
     let make = async |path: &str, body: Value| {
         let made = app.post(path, body).await;
         assert!(made.status.is_success(), "{path}: {}", made.body);
@@ -369,6 +369,16 @@ async fn what_is_of_one_end_user_opens_to_no_other() {
             assert!([403, 404].contains(&status.as_u16()), "{who}: {named}: {status} {code}");
             refused += 1;
         }
+    }
+    let stranger = other_account(&db).await;
+    for route in owned.iter_mut().filter(|route| route.path.ends_with("?assistantId=shop")) {
+        route.path = format!("{}&{ann}", route.path);
+        let (status, code) = call(&app, &stranger, route, fill).await;
+        assert_eq!(
+            code, "TENANT_INTEGRATIONS_UNAVAILABLE",
+            "another account: {} {}: {status}",
+            route.method, route.path
+        );
     }
     assert_eq!(state().await, before, "nobody changed anything of hers");
     // She reads it, and takes it away.

@@ -77,13 +77,18 @@ async fn work_is_handed_to_other_agents_and_comes_back_as_the_result_of_the_call
         assert_eq!(refused.error(), "INVALID_SUBAGENTS");
         assert_eq!(refused.body["details"]["invalidSubagents"][0]["reason"], reason);
     }
-    // Whoever lists one that is gone since can be changed all the same.
+    // One that is deleted is taken out of whoever lists it.
     let gone = agent(&app, json!({"subAgentConfig": {"enabled": true}})).await;
     let parent = agent(&app, json!({"assistantSpecialization": {"subagentsIds": [gone]}})).await;
     let assistant = json!({"name": "p", "identifier": "p", "subagentsIds": [gone]});
     assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
     app.delete(&format!("/agents/{gone}")).await;
-    for path in [format!("/agents/{parent}"), "/assistants/p".to_owned()] {
+    for (path, place) in [
+        (format!("/agents/{parent}"), "/assistantSpecialization/subagentsIds"),
+        ("/assistants/p".to_owned(), "/subagentsIds"),
+    ] {
+        let read = app.get(&path).await.body;
+        assert_eq!(read.pointer(place), Some(&json!([])), "{path}: {read}");
         let changed = app.patch(&path, json!({"description": "Goes on"})).await;
         assert_eq!((changed.status, &changed.body["description"]), (StatusCode::OK, &json!("Goes on")), "{path}");
         let back = app.patch(&path, changed.body).await;

@@ -336,6 +336,7 @@ async fn a_thread_tells_its_own_addresses_signed_with_the_default_secret() {
     app.post(&format!("/agents/{of}/threads"), json!({"message": "Still more"})).await;
     let of_agent = received(&server, "/echo/agent", |sent| sent.len() == 12).await;
     assert_eq!((signed(&of_agent[11], &newer), signed(&of_agent[11], &secret)), (Some(0), Some(1)));
+    assert_eq!(of_agent[11].header("webhook-signature").split(' ').count(), 3, "each signs for a day");
 }
 
 #[tokio::test]
@@ -377,7 +378,8 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
     assert_eq!((tries[0].header("webhook-id"), &tries[0].body), (tries[1].header("webhook-id"), &tries[1].body));
     assert!(signed(&tries[1], &secret).is_some() && signed(&tries[0], &secret).is_some());
 
-    // A redelivery has the same id; after a rotation it is signed with both secrets, after a day with the new one.
+    // A redelivery has the same id; after rotations it is signed with all secrets of a day, after that with the new one.
+    let between = text(&app.post(&format!("{flaky}/rotate-secret"), json!({})).await.body["secret"]);
     let new = text(&app.post(&format!("{flaky}/rotate-secret"), json!({})).await.body["secret"]);
     let kept = db.dump().await;
     assert!(!kept.contains(&new[6..]) && !kept.contains(&secret[6..]), "they are sealed");
@@ -386,8 +388,11 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
     assert_eq!((redelivered.status, &redelivered.body["eventId"]), (StatusCode::ACCEPTED, &sent["eventId"]));
     let tries = received(&server, "/flaky/1", |sent| sent.len() == 3).await;
     assert_eq!(tries[2].header("webhook-id"), tries[0].header("webhook-id"));
-    assert_eq!((signed(&tries[2], &new), signed(&tries[2], &secret)), (Some(0), Some(1)));
-    db.run("UPDATE webhooks SET rotated_ms = rotated_ms - 86400000").await;
+    let by = |secret: &str| signed(&tries[2], secret);
+    assert_eq!((by(&new), by(&between), by(&secret)), (Some(0), Some(1), Some(2)));
+    let a_day_ago = "UPDATE webhooks SET old_secrets = (SELECT jsonb_agg(jsonb_set(old, '{replacedMs}',
+        to_jsonb((old ->> 'replacedMs')::bigint - 86400000))) FROM jsonb_array_elements(old_secrets) AS old)";
+    db.run(a_day_ago).await;
     app.patch(&flaky, json!({"description": "read anew"})).await;
     eventually("only the new secret", async || {
         let sent = server.recorded().len();

@@ -644,3 +644,52 @@ async fn every_field_that_a_request_may_have_is_sent_by_a_test() {
     let unsent: Vec<&String> = fields.iter().filter(|name| !is_sent(name)).collect();
     assert_eq!(unsent, UNSENT, "no test sends them");
 }
+
+/// Whether an answer shows something that could have been left out.
+fn shows_some(body: &Value) -> bool {
+    match body {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => fields.values().any(shows_some),
+        _ => false,
+    }
+}
+
+#[tokio::test]
+async fn what_a_query_may_say_changes_the_answer_or_is_refused_or_is_told_to_be_ignored() {
+    let app = app_with(&UNBOUNDED).await;
+    let real = one_of_each(&app, "our").await;
+    let document = app.get("/openapi.json").await.body;
+    let (mut compared, mut without_effect) = (0, Vec::new());
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        let parameters: Vec<&Value> = methods["get"]["parameters"].as_array().into_iter().flatten().collect();
+        let of_query =
+            |parameter: &&&Value| parameter["in"] == "query" && !parameter["schema"].to_string().contains("integer");
+        let names: Vec<String> = parameters.iter().filter(of_query).map(|parameter| text(&parameter["name"])).collect();
+        let fill = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            Some("app") => "github".to_owned(),
+            Some(name) => real(path, name),
+            None => part.to_owned(),
+        };
+        let at = path.trim_start_matches("/v1").split('/').map(fill).collect::<Vec<_>>().join("/");
+        if !path.starts_with("/v1") || names.is_empty() || path.ends_with("/stream") {
+            continue;
+        }
+        let whose = if path.contains("/memory/") { "tenantId=our-canary-tenant" } else { "q=canary" };
+        let base = app.get(&format!("{at}?{whose}")).await;
+        if base.status != StatusCode::OK || !shows_some(&base.body) {
+            continue;
+        }
+        for name in names.iter().filter(|name| !whose.starts_with(name.as_str())) {
+            let said = app.get(&format!("{at}?{whose}&{name}=zzz-nothing")).await;
+            let is_told = said.header("x-ignored-fields").split(',').any(|told| told == format!("?{name}"));
+            compared += 1;
+            // Of assistants that remember by end user, and of servers that are made of apps (contract 11, 04).
+            let is_of_others = (path.contains("/memory/") && name == "subtenantId") || name == "cursor";
+            if said.status == StatusCode::OK && said.body == base.body && !is_told && !is_of_others {
+                without_effect.push(format!("GET {path} {name}"));
+            }
+        }
+    }
+    assert!(compared > 80, "{compared}");
+    assert!(without_effect.is_empty(), "{without_effect:#?}");
+}

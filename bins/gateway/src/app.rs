@@ -92,6 +92,7 @@ impl App {
             db: db.clone(),
             clock: Arc::clone(clock),
             catalog: Arc::clone(models) as _,
+            referrers,
             budget: quotas.clone(),
             recall: knowledge.clone(),
             memory: memory.clone(),

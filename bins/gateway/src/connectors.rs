@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use platform_integrations::{pack_schema, read_pack};
+use platform_integrations::{pack_schema, read_pack, read_pack_file};
 
 #[derive(Subcommand)]
 pub(crate) enum Connectors {
@@ -26,7 +26,7 @@ pub(crate) fn run(command: &Connectors) -> Result<String> {
 }
 
 fn check(file: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let text = read_pack_file(file).with_context(|| file.display().to_string())?;
     match read_pack(&text) {
         Ok(pack) => {
             let (tools, events) = (pack.tools.len(), pack.event_types.len());

@@ -20,6 +20,7 @@ pub(crate) mod projects;
 pub(crate) mod sessions;
 pub(crate) mod skills;
 pub(crate) mod speech;
+mod tenant_accounts;
 pub(crate) mod tenant_integrations;
 mod tenant_mcp;
 pub(crate) mod tenants;

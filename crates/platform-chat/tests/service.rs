@@ -58,6 +58,7 @@ async fn fixture(db: &Db, concurrency: usize) -> Fixture {
         db: db.clone(),
         clock,
         catalog: models,
+        referrers: Referrers::new([]),
         budget: quotas,
         recall: Arc::new(()),
         memory: Arc::new(()),

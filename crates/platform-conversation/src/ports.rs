@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use platform_access::Referrers;
 use platform_core::{Clock, FairMemory};
 use platform_db::Db;
 use platform_events::Audience;
@@ -17,6 +18,8 @@ pub struct Ports {
     pub clock: Arc<dyn Clock>,
     /// What models there are.
     pub catalog: Arc<dyn Catalog>,
+    /// Who refers to what is deleted.
+    pub referrers: Referrers,
     /// Who lets them be asked.
     pub budget: Arc<dyn Budget>,
     /// What is known of what is attached.

@@ -18,6 +18,8 @@ pub struct Refers {
     pub skills: Vec<(String, String)>,
     /// The environment that it works in; of several patches all.
     pub environments: Vec<String>,
+    /// Agents that work is handed to; of patches none, since they are held by nobody.
+    pub agents: Vec<String>,
 }
 
 impl Refers {
@@ -29,6 +31,7 @@ impl Refers {
             folders: settings.knowledge_folder_ids.clone(),
             skills: settings.knowledge_skills.iter().map(|skill| (skill.id.clone(), skill.r#type.clone())).collect(),
             environments: settings.environment_id.iter().cloned().collect(),
+            agents: settings.subagents_ids.clone(),
         }
     }
 
@@ -44,7 +47,7 @@ impl Refers {
         let skills = given.map(|skill| (text(skill, "id"), text(skill, "type"))).collect();
         let environments = patch.get("environmentId").and_then(Value::as_str).map(str::to_owned).into_iter().collect();
         let says = names.iter().chain(&["knowledgeSkills", "environmentId"]).any(|name| patch.contains_key(*name));
-        says.then_some(Self { tools, documents, folders, skills, environments })
+        says.then_some(Self { tools, documents, folders, skills, environments, agents: Vec::new() })
     }
 
     /// Documents and folders, each with all skills: an id does not say which of both a skill is.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use platform_core::{AccountId, Error, FairPermit, FairSemaphore, joined};
+use platform_core::{AccountId, Code, Error, FairPermit, FairSemaphore, joined};
 use reqwest::{
     Method,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -167,6 +167,15 @@ impl EgressError {
                 Error::new(code::URL_NOT_ALLOWED, format!("{path}: {reason}")).with("path", path)
             }
             other => Error::invalid(path, "format", format!("{path}: {other}")),
+        }
+    }
+
+    /// As the error of a call that was made for somebody.
+    pub fn into_upstream_error(self) -> Error {
+        match self {
+            Self::NotAllowed(reason) => Error::new(code::URL_NOT_ALLOWED, reason),
+            Self::Timeout(reason) => Error::new(Code::UPSTREAM_TIMEOUT, reason),
+            other => Error::new(Code::UPSTREAM_ERROR, other.to_string()),
         }
     }
 }

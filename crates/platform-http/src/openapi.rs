@@ -147,6 +147,15 @@ impl Operation {
         self
     }
 
+    /// Of its query these have no effect here.
+    #[must_use]
+    pub fn without(mut self, names: &[&str]) -> Self {
+        if let Some(RefOr::T(Schema::Object(object))) = self.query.as_mut().map(|query| &mut query.schema) {
+            object.properties.retain(|name, _| !names.contains(&name.as_str()));
+        }
+        self
+    }
+
     /// It has `limit` and `offset` (or `skip`): a page is so large when nothing is said, and at most.
     #[must_use]
     pub fn paged(mut self, default: i64, most: i64) -> Self {

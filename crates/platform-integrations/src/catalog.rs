@@ -79,8 +79,11 @@ impl ConnectorSource for Directory {
 /// Bytes of a pack.
 const MAX_PACK_FILE: u64 = 1 << 20;
 
-/// A file that is a pipe would be waited for without end.
-fn read_pack_file(path: &Path) -> std::io::Result<String> {
+/// The text of a pack. A file that is a pipe would be waited for without end.
+///
+/// # Errors
+/// It cannot be read, or has more than 1 MiB.
+pub fn read_pack_file(path: &Path) -> std::io::Result<String> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > MAX_PACK_FILE {
         return Err(std::io::Error::other("a connector is a file of at most 1 MiB"));

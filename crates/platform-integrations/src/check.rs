@@ -22,6 +22,8 @@ const RESERVED: [&str; 6] = ["servers", "connected", "connections", "callback", 
 
 /// So many problems of the shape of a file are told.
 const MAX_PROBLEMS: usize = 50;
+/// Bytes of what is told of each.
+const MAX_MESSAGE: usize = 400;
 
 const SLUG: &str = "^[a-z0-9][a-z0-9-]{0,63}$";
 const FIELD_TYPES: [&str; 3] = ["string", "number", "boolean"];
@@ -61,7 +63,7 @@ pub fn pack_schema() -> Value {
 pub fn read_pack(text: &str) -> Result<Pack, Vec<Problem>> {
     let unreadable = |error: serde_yaml_ng::Error| {
         let line = error.location().map_or(1, |at| at.line());
-        vec![Problem { line, message: error.to_string() }]
+        vec![Problem { line, message: cut(error.to_string()) }]
     };
     let raw: Value = serde_yaml_ng::from_str(text).map_err(unreadable)?;
     let pack: Pack = serde_yaml_ng::from_str(text).map_err(|error| shape_problems(text, &raw, unreadable(error)))?;
@@ -74,12 +76,18 @@ pub fn read_pack(text: &str) -> Result<Pack, Vec<Problem>> {
     Err(found.problems)
 }
 
+/// What is told of a value that may be as long as its file.
+fn cut(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+    message
+}
+
 /// Everything in a file that has not the shape of a pack; `first`: what was found when it was read.
 fn shape_problems(text: &str, raw: &Value, first: Vec<Problem>) -> Vec<Problem> {
     let Ok(schema) = jsonschema::validator_for(&pack_schema()) else { return first };
     let told = |pointer: &str, message: &str| {
         let at = pointer.trim_start_matches('/').replace('/', ".");
-        Problem { line: line_of(text, pointer), message: format!("{at}: {message}") }
+        Problem { line: line_of(text, pointer), message: cut(format!("{at}: {message}")) }
     };
     let problems = |error: jsonschema::ValidationError<'_>| {
         let path = error.instance_path().to_string();
@@ -147,7 +155,7 @@ impl Finder<'_> {
 
     fn say(&mut self, marks: &[&str], message: impl Into<String>) {
         let line = self.line(marks);
-        self.problems.push(Problem { line, message: message.into() });
+        self.problems.push(Problem { line, message: cut(message.into()) });
     }
 
     fn pack(&mut self, pack: &Pack, raw: &Value) {
@@ -208,6 +216,13 @@ impl Finder<'_> {
                 if !url.as_deref().is_some_and(is_address) {
                     self.say(&at, format!("{mode} needs {name}, an address"));
                 }
+            }
+            for field in scheme.app_fields.iter().filter(|field| field.name == "clientId" && !field.required) {
+                let message = format!("{mode} cannot do without a client: make `{}` required", field.name);
+                self.say(&["auth:", mode, &field.name], message);
+            }
+            if scheme.account_fields.iter().any(|field| field.name == "clientId") {
+                self.say(&at, format!("{mode} knows the client of the app alone: clientId belongs to appFields"));
             }
         }
         for (name, url) in [("revocationUrl", &scheme.revocation_url), ("guideUrl", &scheme.guide_url)] {
@@ -529,6 +544,7 @@ eventTypes:
                 "toleranceSeconds must be at least 1",
             ),
             ("    config:", "    handshake: {when: {}, answer: x}\n    config:", 15, "nothing is one"),
+            ("mode: OAUTH2", "mode: OAUTH2\n    appFields: [{name: clientId}]", 7, "cannot do without a client"),
             ("    config:", "    acceptedStatus: 302\n    config:", 15, "200 to 299"),
             ("    config:", "    unsubscribe: {method: DELETE, endpoint: /hook}\n    config:", 15, "no subscribe"),
         ] {

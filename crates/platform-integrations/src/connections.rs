@@ -493,13 +493,18 @@ impl PgConnections {
         let not_connected = |reason: String| Error::new(Code::CONFLICT, reason);
         let open = self.fresh(account, connection, None).await?.connected().map_err(not_connected)?;
         let mut answer = self.send(account, &open, request, values).await?;
-        if answer.status == 401 && open.held.refresh.is_some() {
+        if open.held.refresh.is_some() && self.is_refusal(&open, answer.status, &answer.bytes) {
             let again = self.fresh(account, connection, open.held.access.as_ref()).await?;
             let again = again.connected().map_err(not_connected)?;
             answer = self.send(account, &again, request, values).await?;
         }
         self.note_answer(account, connection, answer.status, &answer.bytes).await?;
         Ok(answer)
+    }
+
+    /// Whether an answer of an app says that the credentials are good no longer.
+    fn is_refusal(&self, open: &OpenConnection, status: u16, body: &[u8]) -> bool {
+        status == 401 || self.scheme(open).is_ok_and(|(_, scheme)| refuses(&scheme, body))
     }
 
     /// Counts answers of an app: three refusals one after the other break a connection.
@@ -515,8 +520,7 @@ impl PgConnections {
         if open.row.scheme == AuthMode::None.as_str() {
             return Ok(());
         }
-        let says_no = || self.scheme(&open).is_ok_and(|(_, scheme)| refuses(&scheme, body));
-        let is_refused = status == 401 || says_no();
+        let is_refused = self.is_refusal(&open, status, body);
         if !is_refused && open.row.refused == 0 {
             return Ok(());
         }
@@ -558,7 +562,7 @@ impl PgConnections {
         // A body may hold what is meant for the app alone.
         let follows = request.body.is_none();
         let outgoing = Outgoing { method: request.method(), url, headers, body, follows, timeout: TIMEOUT };
-        self.egress.of(account).send(outgoing).await.map_err(unreachable)
+        self.egress.of(account).send(outgoing).await.map_err(EgressError::into_upstream_error)
     }
 
     /// Fields of a connection together with those of the app.
@@ -644,6 +648,11 @@ impl Connections for ConnectionCredentials {
         Ok(credentials(&scheme, &fields, &open.held))
     }
 
+    async fn refuses(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]) -> bool {
+        let open = self.0.find(account, connection).await.ok().flatten();
+        open.map_or(status == 401, |open| self.0.is_refusal(&open, status, body))
+    }
+
     async fn answered(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]) {
         let counting = self.0.note_answer(account, connection, status, body);
         if let Err(error) = counting.await {
@@ -698,15 +707,6 @@ fn resolve(connector: &Connector, scheme: &AuthScheme, template: &str, endpoint:
     };
     let url = Url::parse(&url).map_err(|error| wrong(&error.to_string()))?;
     if url.origin() == base.origin() { Ok(url) } else { Err(wrong("it leaves the origin of the app")) }
-}
-
-/// An app that did not answer.
-pub(crate) fn unreachable(error: EgressError) -> Error {
-    match error {
-        EgressError::NotAllowed(reason) => Error::new(platform_egress::code::URL_NOT_ALLOWED, reason),
-        EgressError::Timeout(reason) => Error::new(Code::UPSTREAM_TIMEOUT, reason),
-        other => Error::new(Code::UPSTREAM_ERROR, other.to_string()),
-    }
 }
 
 /// Whether an answer says that it refuses the credentials: one that does is short.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Code, Error, Owner, Result, check_size};
 use platform_egress::{
-    Egress, Method, Outgoing, Payload, Url,
+    Egress, EgressError, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE},
 };
 use platform_vault::Secret;
@@ -204,7 +204,7 @@ async fn challenge(egress: &Egress, url: &Url) -> Result<Option<String>> {
         follows: false,
         timeout: SEARCH,
     };
-    let answer = egress.send(asked).await.map_err(crate::connections::unreachable)?;
+    let answer = egress.send(asked).await.map_err(EgressError::into_upstream_error)?;
     let challenge = answer.headers.get(WWW_AUTHENTICATE).filter(|_| answer.status == 401);
     Ok(challenge.and_then(|value| value.to_str().ok()).map(str::to_owned))
 }

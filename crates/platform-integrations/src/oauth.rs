@@ -130,6 +130,21 @@ pub(crate) async fn revoke(egress: &Egress, scheme: &AuthScheme, client: Option<
     true
 }
 
+/// What a token server says that could not answer now (RFC 6749 §4.1.2.1, RFC 8628 §3.5), and what Slack says in answers
+/// of 200.
+const PASSING: [&str; 10] = [
+    "temporarily_unavailable",
+    "server_error",
+    "slow_down",
+    "internal_error",
+    "fatal_error",
+    "service_unavailable",
+    "request_timeout",
+    "ratelimited",
+    "rate_limited",
+    "team_added_to_org",
+];
+
 async fn ask(
     egress: &Egress,
     scheme: &AuthScheme,
@@ -160,7 +175,7 @@ async fn ask(
             let reason = format!("the token server answers {}: {said}", answer.status);
             let is_passing = answer.status >= 500
                 || matches!(answer.status, 408 | 425 | 429)
-                || matches!(code, Some("temporarily_unavailable" | "server_error" | "slow_down"));
+                || code.is_some_and(|code| PASSING.contains(&code));
             // Only who says why has decided; a page of a proxy has not.
             let is_told = (200..300).contains(&answer.status) && answer.media_type.ends_with("json");
             let is_final = !is_passing && (code.is_some() || is_told);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use platform_core::Object;
-use platform_egress::{Method, Url};
+use platform_egress::{Method, Origin, Url};
 use platform_toolservers::ToolDefinition;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -94,6 +94,18 @@ pub struct AuthScheme {
     pub guide_url: Option<String>,
 }
 
+impl AuthScheme {
+    /// Whether a callback came of its app: `iss` is its issuer, or where that is not told of the origin that the user was
+    /// sent to (RFC 9207 §2.4).
+    pub fn is_of_issuer(&self, iss: &str) -> bool {
+        let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin()).filter(Origin::is_tuple);
+        match &self.issuer {
+            Some(issuer) => issuer == iss,
+            None => origin(iss).is_some() && origin(iss) == self.authorization_url.as_deref().and_then(origin),
+        }
+    }
+}
+
 fn yes() -> bool {
     true
 }
@@ -151,6 +163,21 @@ pub struct Field {
     /// It is never shown again.
     #[serde(default)]
     pub secret: bool,
+}
+
+impl Field {
+    /// What OAuth needs to know of the app's client (RFC 6749 §2.2); public ones have no secret.
+    fn of_client() -> [Self; 2] {
+        let field = |name: &str, label: &str, required| Self {
+            name: name.to_owned(),
+            label: label.to_owned(),
+            r#type: string(),
+            required,
+            secret: !required,
+            ..Self::default()
+        };
+        [field("clientId", "Client ID", true), field("clientSecret", "Client secret", false)]
+    }
 }
 
 fn string() -> String {
@@ -463,9 +490,15 @@ impl Pack {
         self.base_url.as_deref().and_then(|url| Url::parse(url).ok())
     }
 
-    /// The ways to connect; one without credentials when it names none.
+    /// The ways to connect; one without credentials when it names none. OAuth has a client, whether it is named or not.
     pub fn schemes(&self) -> Vec<AuthScheme> {
-        if self.auth.is_empty() { vec![AuthScheme::default()] } else { self.auth.clone() }
+        let mut schemes = if self.auth.is_empty() { vec![AuthScheme::default()] } else { self.auth.clone() };
+        for scheme in schemes.iter_mut().filter(|scheme| scheme.mode == AuthMode::OAuth2) {
+            if scheme.app_fields.iter().all(|field| field.name != "clientId") {
+                scheme.app_fields.extend(Field::of_client());
+            }
+        }
+        schemes
     }
 
     /// It is connected without credentials.

@@ -144,6 +144,8 @@ pub trait IntegrationService: Send + Sync {
         available: bool,
         listed: &Listed,
     ) -> Result<AppTools>;
+    /// Refuses what was not made from an app, whether the app is still there or not: `NOT_AN_INTEGRATION`.
+    async fn check_server(&self, account: &AccountId, server: &Id<ToolServer>) -> Result<()>;
     /// Changes which tools a server exposes. `TOOL_NOT_FOUND`, `LAST_TOOL`, `NOT_AN_INTEGRATION`.
     async fn expose(
         &self,
@@ -257,13 +259,10 @@ impl PgIntegrations {
     }
 
     /// The link of a server that is made from an app.
-    async fn link(&self, account: &AccountId, server: &str) -> Result<(AppLink, Arc<Connector>)> {
-        let link = self.tool_servers.app_link(account, server).await?;
-        let link = link.ok_or_else(|| {
+    async fn link(&self, account: &AccountId, server: &str) -> Result<AppLink> {
+        self.tool_servers.app_link(account, server).await?.ok_or_else(|| {
             Error::new(code::NOT_AN_INTEGRATION, format!("The tool server `{server}` is not made from an app."))
-        })?;
-        let connector = self.connector(&link.app)?;
-        Ok((link, connector))
+        })
     }
 
     /// The connection that a new server calls with.
@@ -371,8 +370,8 @@ impl IntegrationService for PgIntegrations {
             row: ConnectionRow { scheme: begun.mode.clone(), ..row.clone() },
             held: Held { fields: begun.fields.clone(), ..Held::default() },
         };
-        let issuer = self.connections.scheme(&of_attempt).ok().and_then(|(_, scheme)| scheme.issuer);
-        let is_strange = callback.iss.is_some() && issuer.is_some() && callback.iss != issuer;
+        let scheme = self.connections.scheme(&of_attempt).ok().map(|(_, scheme)| scheme);
+        let is_strange = scheme.zip(callback.iss).is_some_and(|(scheme, iss)| !scheme.is_of_issuer(&iss));
         let outcome = match (&callback.code, &callback.error) {
             _ if is_strange => Attempted::Refused("somebody else than the app answered".to_owned()),
             (Some(code), None) => self.complete(&account, &row, begun, code).await?,
@@ -503,15 +502,12 @@ impl IntegrationService for PgIntegrations {
         available: bool,
         listed: &Listed,
     ) -> Result<AppTools> {
-        let (link, connector) = self.link(account, server).await?;
+        let link = self.link(account, server).await?;
+        let connector = self.connector(&link.app)?;
         let is_exposed = |name: &str| link.exposed.as_ref().is_none_or(|exposed| exposed.iter().any(|of| of == name));
-        let words = listed.search.as_deref().unwrap_or_default().to_lowercase();
-        let is_found = |tool: &&ToolDefinition| {
-            let text = format!("{} {}", tool.function.name, tool.function.description).to_lowercase();
-            words.split_whitespace().all(|word| text.contains(word))
-        };
+        let words = listed.search.as_deref().unwrap_or_default();
         let tools = connector.pack.tools.iter().filter(|tool| available || is_exposed(&tool.function.name));
-        let found: Vec<&ToolDefinition> = tools.filter(is_found).collect();
+        let found: Vec<&ToolDefinition> = tools.filter(|tool| tool.function.says(words)).collect();
         let filters = json!(["tools", server, available, listed.search]);
         let total = found.len();
         let (page, next_cursor) = Listing::of(&self.connections.vault, account, &filters).page(
@@ -530,6 +526,10 @@ impl IntegrationService for PgIntegrations {
         Ok(AppTools { tools: shown.collect(), total, next_cursor })
     }
 
+    async fn check_server(&self, account: &AccountId, server: &Id<ToolServer>) -> Result<()> {
+        self.link(account, server).await.map(drop)
+    }
+
     async fn expose(
         &self,
         account: &AccountId,
@@ -537,7 +537,7 @@ impl IntegrationService for PgIntegrations {
         change: ExposedTools,
         expected: &Precondition,
     ) -> Result<AppTools> {
-        let (_, connector) = self.link(account, server).await?;
+        let connector = self.connector(&self.link(account, server).await?.app)?;
         let ExposedTools { enable, disable, all } = change;
         let given = usize::from(enable.is_some() || disable.is_some()) + usize::from(all == Some(true));
         if given > 1 {
@@ -576,7 +576,8 @@ impl IntegrationService for PgIntegrations {
         tool: &str,
         arguments: Object,
     ) -> Result<TestResult> {
-        let (link, connector) = self.link(account, server).await?;
+        let link = self.link(account, server).await?;
+        let connector = self.connector(&link.app)?;
         connector.pack.tool(tool).ok_or_else(|| no_tool(tool))?;
         if link.exposed.is_some_and(|exposed| !exposed.iter().any(|name| name == tool)) {
             let message = format!("The server does not expose `{tool}`; enable it first.");

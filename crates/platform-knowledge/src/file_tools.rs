@@ -4,8 +4,8 @@ use std::{future::ready, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use platform_core::{Error, Result, sha256_hex};
-use platform_egress::Egress;
+use platform_core::{Code, Error, Result, sha256_hex};
+use platform_egress::{Egress, EgressError};
 use platform_files::{Content, FileService, HEAD_BYTES, NewFile, PgFileService, media_type, type_of};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ToolResult};
 use serde_json::{Value, json};
@@ -75,10 +75,10 @@ impl FileTools {
             return self.text_of(call, &file.name, &head, all).await;
         }
         let fetched = self.egress.of(call.account).get(url).await;
-        let fetched = fetched.map_err(|error| error.into_error("downloadUrl"))?;
+        let fetched = fetched.map_err(EgressError::into_upstream_error)?;
         if !(200..300).contains(&fetched.status) {
-            let message = format!("downloadUrl: the address answers {}", fetched.status);
-            return Err(Error::invalid("downloadUrl", "format", message));
+            let message = format!("The address answers {}.", fetched.status);
+            return Err(Error::new(Code::UPSTREAM_ERROR, message).with("status", fetched.status));
         }
         let name = url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
         let head = fetched.bytes.slice(..fetched.bytes.len().min(HEAD_BYTES));

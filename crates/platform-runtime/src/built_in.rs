@@ -7,8 +7,9 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::Datelike;
-use platform_core::{AccountId, Clock, Object, Result, Timestamp};
+use platform_core::{AccountId, Clock, Code, Object, Result, Timestamp};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
     Approval, ChildPool, NamePrefix, Schema, SourceTool, Tool, ToolSource, ToolTurn, TurnScope,
@@ -167,6 +168,15 @@ struct Checked {
 #[async_trait]
 impl Action for Checked {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
+        timeout(self.timeout, self.check_and_call(id, arguments)).await.unwrap_or_else(|_| {
+            let message = format!("The call takes more than {} ms.", self.timeout.as_millis());
+            ToolResult::error(Code::UPSTREAM_TIMEOUT.as_str(), message)
+        })
+    }
+}
+
+impl Checked {
+    async fn check_and_call(&self, id: &str, arguments: Object) -> ToolResult {
         let given = Value::Object(arguments.clone());
         let schema = self.of.schema.get_or_init(|| Schema::new(Arc::clone(&self.of.tool.parameters)));
         let issues = schema.problems(&self.children, &self.account, &given, 10).await;

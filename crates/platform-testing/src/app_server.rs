@@ -39,6 +39,8 @@ enum Answers {
     Well,
     Refusing,
     Away,
+    /// It says so in an answer of 200.
+    Busy,
 }
 
 #[derive(Default)]
@@ -54,6 +56,8 @@ struct Tokens {
     basic: bool,
     /// Keys and tokens are good no longer.
     refuses: bool,
+    /// The status of answers that refuse a token.
+    refused_with: u16,
     /// So many times from now on nothing is revoked.
     refuses_revocations: u32,
     refuses_hooks: bool,
@@ -76,7 +80,7 @@ impl FakeApp {
         let state = Arc::new(State {
             recorded: Mutex::default(),
             count: watch::Sender::new(0),
-            tokens: Mutex::new(Tokens { life: 3600, ..Tokens::default() }),
+            tokens: Mutex::new(Tokens { life: 3600, refused_with: 401, ..Tokens::default() }),
             subscriptions: AtomicU32::new(0),
             list: Mutex::new(json!([])),
             feed: Mutex::default(),
@@ -124,6 +128,16 @@ impl FakeApp {
     /// The token server does not answer well, or again.
     pub fn be_away(&self, away: bool) {
         self.state.tokens.lock().expect("lock").answers = if away { Answers::Away } else { Answers::Well };
+    }
+
+    /// The token server says in an answer of 200 that it cannot answer now, or again.
+    pub fn be_busy(&self, busy: bool) {
+        self.state.tokens.lock().expect("lock").answers = if busy { Answers::Busy } else { Answers::Well };
+    }
+
+    /// Tokens that are refused are refused in an answer of 200, or no longer.
+    pub fn refuse_in_ok(&self, in_ok: bool) {
+        self.state.tokens.lock().expect("lock").refused_with = if in_ok { 200 } else { 401 };
     }
 
     /// Whoever asks for a token waits, or no longer.
@@ -230,6 +244,9 @@ fn api(state: &State, request: &ToolRequest) -> HttpResponse {
     let has_key =
         request.header("x-key") == "good-key" || request.header("authorization") == "Basic dXNlcjpnb29kLXBhc3N3b3Jk";
     let is_good = !tokens.refuses && (has_key || tokens.good.iter().any(|good| good == shown));
+    if !is_good && tokens.refused_with == 200 {
+        return HttpResponse::Ok().json(json!({"ok": false, "error": "token_expired"}));
+    }
     if !is_good {
         return HttpResponse::Unauthorized().json(json!({"error": "bad credentials"}));
     }
@@ -243,6 +260,9 @@ fn token(state: &State, request: &ToolRequest) -> HttpResponse {
     let mut tokens = state.tokens.lock().expect("lock");
     if tokens.answers == Answers::Away {
         return HttpResponse::ServiceUnavailable().finish();
+    }
+    if tokens.answers == Answers::Busy {
+        return HttpResponse::Ok().json(json!({"ok": false, "error": "internal_error"}));
     }
     let decoded = |text: &str| {
         let plus = text.replace('+', " ");

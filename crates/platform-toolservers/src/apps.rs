@@ -48,6 +48,9 @@ pub trait Connections: Send + Sync {
         refused: Option<&Secret>,
     ) -> Result<AppCredentials, String>;
 
+    /// Whether an answer of the app says that its credentials are good no longer: its status, or a body of any.
+    async fn refuses(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]) -> bool;
+
     /// What the app answered to what was newest: its status, and a body that may say that it refuses.
     async fn answered(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]);
 }
@@ -57,6 +60,10 @@ pub trait Connections: Send + Sync {
 impl Connections for () {
     async fn credentials(&self, _: &AccountId, _: &str, _: Option<&Secret>) -> Result<AppCredentials, String> {
         Err("There are no connections.".to_owned())
+    }
+
+    async fn refuses(&self, _: &AccountId, _: &str, _: u16, _: &[u8]) -> bool {
+        false
     }
 
     async fn answered(&self, _: &AccountId, _: &str, _: u16, _: &[u8]) {}

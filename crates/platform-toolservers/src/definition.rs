@@ -84,13 +84,15 @@ pub struct ToolDefinition {
     pub annotations: Option<Object>,
     /// What people call a tool of an MCP server.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(read_only)]
     pub title: Option<String>,
     /// JSON Schema of what a tool of an MCP server answers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Object>, read_only)]
     pub output_schema: Option<Object>,
     /// When description or parameters of a tool of an MCP server were last found changed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(read_only)]
     pub changed_timestamp_ms: Option<i64>,
 }
 
@@ -135,6 +137,14 @@ pub struct FunctionDefinition {
     /// JSON Schema of the arguments, of type object.
     #[schema(value_type = Object)]
     pub parameters: Arc<Value>,
+}
+
+impl FunctionDefinition {
+    /// Whether all words of a search stand in its name or description.
+    pub fn says(&self, words: &str) -> bool {
+        let text = format!("{} {}", self.name, self.description).to_lowercase();
+        words.to_lowercase().split_whitespace().all(|word| text.contains(word))
+    }
 }
 
 impl Default for FunctionDefinition {
@@ -243,7 +253,7 @@ impl ToolDefinition {
     pub(crate) fn check(&mut self, checks: &mut Checks, path: &str, server: Option<&Url>) {
         let at = |field: &str| format!("{path}.{field}");
         // Only an MCP server says them of its tools.
-        (self.title, self.output_schema) = (None, None);
+        (self.title, self.output_schema, self.changed_timestamp_ms) = (None, None, None);
         if self.r#type != "function" {
             checks.issue(&at("type"), "enum", "type must be function");
         }

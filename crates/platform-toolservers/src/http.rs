@@ -127,7 +127,11 @@ impl Calling {
         };
         let (mut answer, mut place) = self.http.send_again(server, tool, call.who, &outgoing).await?;
         // A token that is refused before its time: another one, once.
-        if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
+        let is_refused = match &answer {
+            Ok(answer) if credentials.token.is_some() => self.refuses(server, call.with, answer).await,
+            _ => false,
+        };
+        if let Some(stale) = credentials.token.take().filter(|_| is_refused) {
             drop(place.take());
             credentials = self.credentials(server, tool, call.with, Some(&stale)).await?;
             outgoing.url = credentials.address(&url);
@@ -158,6 +162,13 @@ impl Calling {
         }
         drop(place);
         if (200..300).contains(&answer.status) { Ok(value) } else { Err(Failure::status(answer.status, value)) }
+    }
+
+    async fn refuses(&self, server: &Server, with: &UpstreamCredentials, answer: &Fetched) -> bool {
+        match server.connection(with) {
+            Some(of) => self.connections.refuses(&server.account, of, answer.status, &answer.bytes).await,
+            None => answer.status == 401,
+        }
     }
 
     async fn credentials(

@@ -98,7 +98,7 @@ pub trait ToolServerService: Send + Sync {
     async fn refresh(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolServer>;
 
     /// The tools of a server.
-    async fn tools(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolList>;
+    async fn tools(&self, account: &AccountId, id: &Id<ToolServer>, search: Option<&str>) -> Result<ToolList>;
     /// One tool, and the version of its server.
     async fn tool(&self, account: &AccountId, id: &Id<ToolServer>, name: &str) -> Result<(ToolDefinition, i64)>;
     /// Adds a tool.
@@ -581,9 +581,10 @@ impl ToolServerService for PgToolServerService {
         }
     }
 
-    async fn tools(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolList> {
+    async fn tools(&self, account: &AccountId, id: &Id<ToolServer>, search: Option<&str>) -> Result<ToolList> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        let tools = server.settings.tool_definitions.clone();
+        let tools = server.settings.tool_definitions.iter();
+        let tools: Vec<_> = tools.filter(|tool| tool.function.says(search.unwrap_or_default())).cloned().collect();
         Ok(ToolList { total: tools.len(), tools })
     }
 

@@ -84,7 +84,7 @@ async fn of_two_who_change_the_same_version_one_is_told_so_and_what_is_wrong_cha
         (&json!("Store"), &json!("https://shop.example"), &json!(2))
     );
     service.delete(&account, &Id::named(&id), false, &Precondition::None).await.expect("deleted");
-    assert_eq!(code(service.tools(&account, &Id::named(&id)).await), "TOOL_SERVER_NOT_FOUND");
+    assert_eq!(code(service.tools(&account, &Id::named(&id), None).await), "TOOL_SERVER_NOT_FOUND");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ mod model;
 mod repository;
 mod route;
 mod schema;
+mod secrets;
 mod service;
 mod signature;
 

@@ -1,3 +1,5 @@
+use std::mem::take;
+
 use diesel::{
     dsl::sql,
     pg::Pg,
@@ -14,6 +16,7 @@ use crate::{
     catalog::ALL,
     model::{Delivery, DeliveryFilter, DeliveryStatus, Webhook, WebhookSettings},
     schema::{webhook_deliveries, webhook_secrets, webhooks},
+    secrets::SealedSecrets,
 };
 
 #[derive(Queryable, Selectable, Insertable, AsChangeset)]
@@ -30,8 +33,7 @@ pub(crate) struct WebhookRow {
     pub include_content: bool,
     pub disabled_reason: Option<String>,
     pub secret: String,
-    pub previous_secret: Option<String>,
-    pub rotated_ms: Option<i64>,
+    pub old_secrets: Value,
     pub failing_since_ms: Option<i64>,
     pub created_ms: i64,
     pub edited_ms: i64,
@@ -60,6 +62,17 @@ impl WebhookRow {
         (self.url, self.events, self.enabled, self.description) = (url, events, enabled, description);
         (self.project_id, self.tenant_id, self.include_content) = (project_id, tenant_id, include_content);
         self.edited_ms = now.0;
+    }
+
+    pub fn secrets(self) -> SealedSecrets {
+        SealedSecrets { present: self.secret, old: self.old_secrets }
+    }
+
+    pub fn rotate(&mut self, sealed: String, now: Timestamp) -> Result<()> {
+        let secrets = SealedSecrets { present: take(&mut self.secret), old: take(&mut self.old_secrets) };
+        SealedSecrets { present: self.secret, old: self.old_secrets } = secrets.rotate(sealed, now)?;
+        self.edited_ms = now.0;
+        Ok(())
     }
 
     pub fn shown(&self) -> Webhook {
@@ -139,17 +152,11 @@ pub(crate) async fn enabled(conn: &Conn, account: &AccountId) -> Result<Vec<Webh
     Ok(rows.select(WebhookRow::as_select()).load(&mut conn).await?)
 }
 
-/// A secret and, when it was changed, the one before and when that was.
-pub(crate) type SecretRow = (String, Option<String>, Option<i64>);
-
-pub(crate) async fn default_secret(conn: &Conn, account: &AccountId) -> Result<Option<SecretRow>> {
+pub(crate) async fn default_secrets(conn: &Conn, account: &AccountId) -> Result<Option<SealedSecrets>> {
     let mut conn = conn;
-    let row = webhook_secrets::table.find(account.as_str()).select((
-        webhook_secrets::secret,
-        webhook_secrets::previous_secret,
-        webhook_secrets::rotated_ms,
-    ));
-    Ok(row.first(&mut conn).await.optional()?)
+    let row = webhook_secrets::table.find(account.as_str());
+    let row = row.select((webhook_secrets::secret, webhook_secrets::old_secrets)).first(&mut conn).await.optional()?;
+    Ok(row.map(|(present, old)| SealedSecrets { present, old }))
 }
 
 /// Stores a secret where there is none.
@@ -159,25 +166,22 @@ pub(crate) async fn make_default_secret(conn: &mut Conn, account: &AccountId, se
     Ok(())
 }
 
-/// Puts a secret in the place of another, which counts for a day more.
+/// Puts a secret in the place of the present one, if there is any.
 pub(crate) async fn rotate_default_secret(
     conn: &mut Conn,
     account: &AccountId,
-    sealed: &str,
+    sealed: String,
     now: Timestamp,
 ) -> Result<()> {
-    let row = (webhook_secrets::account_id.eq(account.as_str()), webhook_secrets::secret.eq(sealed));
-    diesel::insert_into(webhook_secrets::table)
-        .values(row)
-        .on_conflict(webhook_secrets::account_id)
-        .do_update()
-        .set((
-            webhook_secrets::previous_secret.eq(webhook_secrets::secret.nullable()),
-            webhook_secrets::secret.eq(sealed),
-            webhook_secrets::rotated_ms.eq(now.0),
-        ))
-        .execute(conn)
-        .await?;
+    make_default_secret(conn, account, &sealed).await?;
+    let row = webhook_secrets::table.find(account.as_str());
+    let kept = row.select((webhook_secrets::secret, webhook_secrets::old_secrets)).for_update();
+    let (present, old): (String, Value) = kept.first(conn).await?;
+    if present != sealed {
+        let secrets = SealedSecrets { present, old }.rotate(sealed, now)?;
+        let changes = (webhook_secrets::secret.eq(secrets.present), webhook_secrets::old_secrets.eq(secrets.old));
+        diesel::update(row).set(changes).execute(conn).await?;
+    }
     Ok(())
 }
 

@@ -11,8 +11,7 @@ diesel::table! {
         include_content -> Bool,
         disabled_reason -> Nullable<Text>,
         secret -> Text,
-        previous_secret -> Nullable<Text>,
-        rotated_ms -> Nullable<Int8>,
+        old_secrets -> Jsonb,
         failing_since_ms -> Nullable<Int8>,
         created_ms -> Int8,
         edited_ms -> Int8,
@@ -23,8 +22,7 @@ diesel::table! {
     webhook_secrets (account_id) {
         account_id -> Text,
         secret -> Text,
-        previous_secret -> Nullable<Text>,
-        rotated_ms -> Nullable<Int8>,
+        old_secrets -> Jsonb,
     }
 }
 

@@ -7,7 +7,8 @@ use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Tim
 use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_events::Audience;
-use platform_vault::{MASK, Secret, SecretLocation, Vault};
+use platform_vault::{MASK, Secret, Vault};
+use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     },
     repository::{self, WebhookRow},
     route::{ThreadAddresses, made_up},
+    secrets::{OpenSecrets, place},
     signature::new_secret,
 };
 
@@ -29,8 +31,6 @@ pub const WEBHOOK: Kind = Kind::of_account("webhook");
 const MAX_KNOWN: u64 = 10_000;
 const TOPIC: &str = "webhooks";
 const SECRETS_TOPIC: &str = "webhook-secrets";
-/// So long the secret before counts after a rotation.
-const PREVIOUS_MS: i64 = 24 * 3_600_000;
 
 /// Webhooks of an account. `WEBHOOK_NOT_FOUND` comes from all that name one.
 #[async_trait]
@@ -135,12 +135,6 @@ pub struct PgWebhooks {
     pub(crate) waiting: Notify,
 }
 
-/// What messages are signed with.
-struct OpenSecrets {
-    current: Secret,
-    /// The one before, and when it was replaced.
-    previous: Option<(Secret, i64)>,
-}
 impl PgWebhooks {
     /// Nothing is sent before [`PgWebhooks::keep`].
     pub fn new(needs: WebhookNeeds) -> Self {
@@ -172,22 +166,15 @@ impl PgWebhooks {
     pub(crate) async fn secrets(&self, account: &AccountId, webhook: Option<&str>) -> Result<Vec<Secret>> {
         let load = async {
             let conn = self.db.read().await?;
-            let row = match webhook {
-                Some(id) => repository::find(conn.get(), account, id)
-                    .await?
-                    .map(|row| (row.secret, row.previous_secret, row.rotated_ms)),
-                None => repository::default_secret(conn.get(), account).await?,
+            let sealed = match webhook {
+                Some(id) => repository::find(conn.get(), account, id).await?.map(WebhookRow::secrets),
+                None => repository::default_secrets(conn.get(), account).await?,
             };
-            let Some((current, previous, rotated)) = row else { return Ok(None) };
-            let open = |sealed: &str| self.vault.open(&place(account, webhook), sealed);
-            let previous = previous.zip(rotated).map(|(previous, at)| Ok::<_, Error>((open(&previous)?, at)));
-            Ok(Some(OpenSecrets { current: open(&current)?, previous: previous.transpose()? }))
+            sealed.map(|sealed| sealed.open(&self.vault, account, webhook)).transpose()
         };
         let key = (account.clone(), webhook.map(str::to_owned));
-        let Some(known) = self.secrets.get_or_load(&key, load).await? else { return Ok(Vec::new()) };
-        let now = self.clock.now().0;
-        let previous = known.previous.as_ref().filter(|(_, at)| now - at < PREVIOUS_MS);
-        Ok([Some(&known.current), previous.map(|(previous, _)| previous)].into_iter().flatten().cloned().collect())
+        let known = self.secrets.get_or_load(&key, load).await?;
+        Ok(known.map(|known| known.at(self.clock.now())).unwrap_or_default())
     }
 
     /// Makes the secret for events of single threads and agents, when there is none.
@@ -247,12 +234,6 @@ fn not_found(id: &str) -> Error {
     Error::not_found(code::WEBHOOK_NOT_FOUND, "webhook", id)
 }
 
-/// Where a secret is kept: of a webhook, or of single threads and agents.
-fn place<'a>(account: &'a AccountId, webhook: Option<&'a str>) -> SecretLocation<'a> {
-    let (table, row) = webhook.map_or(("webhook_secrets", account.as_str()), |id| ("webhooks", id));
-    SecretLocation { account, table, column: "secret", row }
-}
-
 #[async_trait]
 impl Audience for PgWebhooks {
     async fn hears(&self, account: &AccountId, kind: &str) -> Result<bool> {
@@ -289,8 +270,7 @@ impl WebhookService for PgWebhooks {
             tenant_id: None,
             include_content: false,
             disabled_reason: None,
-            previous_secret: None,
-            rotated_ms: None,
+            old_secrets: Value::Array(Vec::new()),
             failing_since_ms: None,
             created_ms: now.0,
             edited_ms: now.0,
@@ -371,12 +351,7 @@ impl WebhookService for PgWebhooks {
     ) -> Result<WebhookWithSecret> {
         let secret = new_secret();
         let sealed = self.vault.seal(&place(account, Some(id)), secret.expose());
-        let row = self.change(account, id, once, |row, now| {
-            row.previous_secret = Some(std::mem::replace(&mut row.secret, sealed));
-            row.rotated_ms = Some(now.0);
-            row.edited_ms = now.0;
-            Ok(())
-        });
+        let row = self.change(account, id, once, |row, now| row.rotate(sealed, now));
         Ok(WebhookWithSecret { webhook: row.await?.shown(), secret: secret.expose().to_owned() })
     }
 
@@ -466,7 +441,7 @@ impl WebhookService for PgWebhooks {
         let sealed = self.vault.seal(&place(account, None), secret.expose());
         let mut conn = self.db.conn().await?;
         let rotating = conn.transaction::<_, Error, _>(async |conn| {
-            repository::rotate_default_secret(conn, account, &sealed, self.clock.now()).await?;
+            repository::rotate_default_secret(conn, account, sealed, self.clock.now()).await?;
             Idempotency::store_if(once, conn, 200, &NewDefaultSecret { secret: MASK.to_owned() }).await
         });
         rotating.await?;

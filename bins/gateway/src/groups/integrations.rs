@@ -100,7 +100,7 @@ pub(crate) struct AppToolsQuery {
     /// Browse all tools of the app.
     available: Option<bool>,
     /// Words that must occur.
-    search: Option<String>,
+    pub search: Option<String>,
     /// Page size, at most 100.
     #[schema(value_type = Option<i64>)]
     limit: Option<String>,
@@ -215,7 +215,7 @@ async fn create_server(services: Arc<Services>, request: Request) -> Result<Answ
 async fn delete_server(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = (request.account()?, &request.id("id"));
     request.query::<DeleteQuery>()?;
-    services.integrations.tools(account, id, false, &Listed { limit: 1, ..Listed::default() }).await?;
+    services.integrations.check_server(account, id).await?;
     delete_unused(&*services.tool_servers, &request, account, id).await?;
     Answer::deleted("tool server", id)
 }
@@ -300,7 +300,10 @@ mod spec {
         Operation::new("Call a tool of an app for real").body::<TestRequest>().answers::<TestResult>(200)
     }
     pub fn event_types() -> Operation {
-        Operation::new("List what an app tells of").query::<CatalogQuery>().answers::<EventTypePage>(200)
+        Operation::new("List what an app tells of")
+            .query::<CatalogQuery>()
+            .without(&["category"])
+            .answers::<EventTypePage>(200)
     }
     pub fn event_type() -> Operation {
         Operation::new("Read an event type").answers::<EventType>(200)

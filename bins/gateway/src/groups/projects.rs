@@ -332,6 +332,7 @@ mod spec {
     pub fn threads() -> Operation {
         Operation::new("List the threads of a project")
             .query::<ThreadFilter>()
+            .without(&["projectId"])
             .paged(10, 100)
             .answers::<ThreadList>(200)
     }

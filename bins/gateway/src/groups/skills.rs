@@ -188,7 +188,10 @@ mod spec {
         Operation::new("List skills").query::<SkillListQuery>().answers::<SkillList>(200)
     }
     pub fn tags() -> Operation {
-        Operation::new("List the tags of skills").query::<SkillFilter>().answers::<Vec<String>>(200)
+        Operation::new("List the tags of skills")
+            .query::<SkillFilter>()
+            .without(&["search", "tags"])
+            .answers::<Vec<String>>(200)
     }
     pub fn scaffold() -> Operation {
         Operation::new("Begin a skill: a folder with a document SKILL").body::<NewSkill>().answers::<Scaffold>(201)

@@ -7,7 +7,7 @@ use platform_core::Result;
 use platform_http::{Answer, Group, Request, session};
 use platform_integrations::{NewTenantMcpServer, ReconnectTenantMcp};
 
-use super::tenant_integrations::{Asked, Services};
+use super::tenant_accounts::{Asked, Services};
 
 const SERVER: Kind = Kind::of_account("MCP server of an end user");
 
@@ -55,11 +55,12 @@ mod spec {
     use platform_http::{Deleted, Operation};
     use platform_integrations::{BroughtMcpServer, NewTenantMcpServer, ReconnectTenantMcp, TenantMcpServers};
 
-    use super::super::tenant_integrations::WhoseAccounts;
+    use super::super::tenant_accounts::WhoseAccounts;
 
     pub fn list() -> Operation {
         Operation::new("List the MCP servers that an end user brings")
             .query::<WhoseAccounts>()
+            .without(&["returnTo"])
             .answers::<TenantMcpServers>(200)
     }
     pub fn bring() -> Operation {
@@ -69,7 +70,10 @@ mod spec {
             .answers::<BroughtMcpServer>(201)
     }
     pub fn take_away() -> Operation {
-        Operation::new("Take an MCP server away").query::<WhoseAccounts>().answers::<Deleted>(200)
+        Operation::new("Take an MCP server away")
+            .query::<WhoseAccounts>()
+            .without(&["returnTo"])
+            .answers::<Deleted>(200)
     }
     pub fn reconnect() -> Operation {
         Operation::new("Look at an MCP server again, with other headers or another log-in")

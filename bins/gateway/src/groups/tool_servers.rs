@@ -172,8 +172,8 @@ async fn list_tools(services: Arc<Choosable>, request: Request) -> Result<Answer
     if services.tool_servers.get(account, &id).await?.r#type == ServerType::Integration {
         return shown_tools(&*services.integrations, &request, &id).await;
     }
-    let _: AppToolsQuery = request.query()?;
-    Answer::ok(&services.tool_servers.tools(account, &id).await?)
+    let AppToolsQuery { search, .. } = request.query()?;
+    Answer::ok(&services.tool_servers.tools(account, &id, search.as_deref()).await?)
 }
 
 async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {

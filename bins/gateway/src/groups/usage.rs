@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use platform_access::Kind;
-use platform_core::{Id, Result};
+use platform_core::{Error, Id, Result};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, key, session};
 use platform_tenants::{
     HistoryFilter, Metric, NewTier, PgTenantService, Subtenant, Tenant, UsageService, WindowUnit,
@@ -94,7 +94,12 @@ async fn create_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<A
 }
 
 async fn replace_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let tier = NewTier { tier_id: request.path("tierId").to_owned(), ..request.body().await? };
+    let (id, new): (_, NewTier) = (request.path("tierId"), request.body().await?);
+    if !new.tier_id.is_empty() && new.tier_id != id {
+        let message = format!("tierId: the address names the tier `{id}`; leave it out, or say the same");
+        return Err(Error::invalid("tierId", "conflict", message));
+    }
+    let tier = NewTier { tier_id: id.to_owned(), ..new };
     let tier = usage.replace_tier(request.account()?, tier, &request.if_match()?).await?;
     Ok(Answer::ok(&tier)?.etag(tier.version))
 }

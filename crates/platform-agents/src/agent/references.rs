@@ -57,6 +57,7 @@ const AGENTS: SettingsTable = SettingsTable {
 /// Where an agent keeps its references to records of a kind.
 fn place(kind: Kind) -> ReferencePlace<'static> {
     match kind {
+        AGENT => (&["assistantSpecialization", "subagentsIds"], ReferenceForm::Listed),
         ENVIRONMENT => (&["environmentId"], ReferenceForm::One),
         DOCUMENT => (&["assistantSpecialization", "knowledgeDocumentIds"], ReferenceForm::Listed),
         FOLDER => (&["assistantSpecialization", "knowledgeFolderIds"], ReferenceForm::Listed),

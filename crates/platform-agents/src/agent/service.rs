@@ -81,6 +81,7 @@ pub trait AgentService: Send + Sync {
 /// The service on PostgreSQL.
 pub struct PgAgentService {
     ports: Ports,
+    bus: Bus,
     templates: Arc<dyn AssistantTemplates>,
     sub_agents: Arc<dyn SubAgents>,
     egress: Egress,
@@ -103,7 +104,7 @@ impl PgAgentService {
     ) -> Arc<Self> {
         let ready =
             InvalidatedCache::new(bus, AGENT_TOPIC, Capacity::Bytes(MAX_REMEMBERED, |ready: &ReadyAgent| ready.bytes));
-        Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
+        Arc::new(Self { ports: ports.clone(), bus: bus.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 
     /// The assistant it is made from. What is in a project is the base of agents of that project alone, whoever
@@ -210,6 +211,7 @@ impl PgAgentService {
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
         platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders, &skills).await?;
+        platform_access::use_in(conn, account, (AGENT, id), AGENT, &to.agents).await?;
         use_environments_in(&*self.ports.environments, conn, account, (AGENT, id), &to.environments).await
     }
 
@@ -365,24 +367,28 @@ impl AgentService for PgAgentService {
         let account = &caller.account;
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
-        conn.transaction::<_, Error, _>(async |conn| {
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
             self.hold_references_in(conn, account, id, &Object::new()).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let lane = row.settings()?.lane();
             repository::delete(conn, account, id, now).await?;
             self.refer_in(conn, account, id, &Refers::default()).await?;
+            let users = self.ports.referrers.forget_in(conn, account, &[AGENT], &[id.to_string()]).await?;
             cancel_in(conn, account, SCHEDULE, id).await?;
             // Nothing begins any more while its threads are ended, whoever does that.
             set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;
             let payload = json!({"userUID": caller.user_uid});
             enqueue_in(conn, account, END_ALL, id, payload, When::After(Duration::ZERO)).await?;
             enqueue_in(conn, account, AGENT_DELETED, id, Value::Null, When::After(Duration::ZERO)).await?;
-            Ok(())
-        })
-        .await?;
+            Ok(users)
+        });
+        let users = deleting.await?;
         drop(conn);
         self.ready.changed(id).await?;
+        for (kind, user) in users {
+            self.bus.tell(&format!("{kind}s"), &user).await?;
+        }
         self.jobs.announce();
         Ok(())
     }

@@ -61,6 +61,7 @@ const ASSISTANTS: SettingsTable = SettingsTable::new("assistants");
 /// Where an assistant keeps its references to records of a kind.
 fn place(kind: Kind) -> ReferencePlace<'static> {
     match kind {
+        AGENT => (&["subagentsIds"], ReferenceForm::Listed),
         ENVIRONMENT => (&["environmentId"], ReferenceForm::One),
         DOCUMENT => (&["knowledgeDocumentIds"], ReferenceForm::Listed),
         FOLDER => (&["knowledgeFolderIds"], ReferenceForm::Listed),

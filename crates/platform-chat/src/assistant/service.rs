@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
 use platform_conversation::{
-    ASSISTANT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents, check_environment, use_environments_in,
+    AGENT, ASSISTANT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents, check_environment,
+    use_environments_in,
 };
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MAX_LISTED, Object, Page, Precondition, Result, Timestamp,
@@ -169,6 +170,7 @@ impl PgAssistantService {
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
         platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders, &skills).await?;
+        platform_access::use_in(conn, account, (ASSISTANT, id), AGENT, &to.agents).await?;
         use_environments_in(&*self.ports.environments, conn, account, (ASSISTANT, id), &to.environments).await
     }
 

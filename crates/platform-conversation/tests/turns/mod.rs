@@ -6,6 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use platform_access::Referrers;
 use platform_child::Children;
 use platform_conversation::{
     AssistantSettings, Bounds, Compaction, Conversation, ConversationStore, Ports, Profile, Step, StepResult,
@@ -96,6 +97,7 @@ pub async fn ports(db: &Db, counter: &Arc<CountStored>) -> Ports {
         db: db.clone(),
         clock: clock.clone(),
         catalog: Arc::clone(&models) as _,
+        referrers: Referrers::new([]),
         budget: Arc::new(Unlimited(models)),
         recall: Arc::new(()),
         memory: Arc::new(()),

@@ -417,7 +417,7 @@ impl EnvironmentService for PgEnvironments {
                 documents: current.knowledge_document_ids,
                 folders: current.knowledge_folder_ids,
                 skills: current.knowledge_skills.into_iter().map(|skill| (skill.id, skill.r#type)).collect(),
-                environments: Vec::new(),
+                ..Refers::default()
             };
             let all = refers.and(&Refers::of_patch(&patch).unwrap_or_default());
             let [documents, folders] = all.knowledge();

@@ -1,0 +1,1 @@
+DELETE FROM uses WHERE target_kind = 'agent';
