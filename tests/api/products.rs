@@ -20,6 +20,10 @@ const PRODUCTS: [&str; 6] = ["github", "gmail", "google-drive", "linear", "notio
 /// What products answer, by tool, and what a model is told of it.
 const ANSWERS: &str = include_str!("products.json");
 
+/// Payloads that GitHub publishes, by event type (github.com/octokit/webhooks, MIT); a pull request that was closed is
+/// not merged.
+const GITHUB: &str = include_str!("github_events.json");
+
 /// Of these arguments a product takes one.
 const ONE_OF: [(&str, &str, &[&str]); 1] = [("notion", "create_comment", &["page_id", "block_id", "discussion_id"])];
 
@@ -105,6 +109,7 @@ async fn a_product_that_refuses_a_credential_with_200_breaks_the_connection_and_
 async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run() {
     let (app, server, packs, db) = products("events", &[("PLATFORM_TRIGGER_POLL_INTERVAL", "50ms")]).await;
     let of = agent(&app, json!({"name": "A"})).await;
+    let published: Value = serde_json::from_str(GITHUB).expect("JSON");
     let mut wrong = Vec::new();
     for (product, pack) in packs {
         let connected = connected(&app, product).await;
@@ -165,7 +170,12 @@ async fn each_event_type_of_the_built_in_products_is_asked_for_and_starts_a_run(
                 let mut ping = json!({"zen": "Keep it logically awesome.", "event_id": "2"});
                 ping["webhookTimestamp"] = now.into();
                 assert_eq!(send(&ping, "2", &secret).await, taken, "{at}");
-                (path, vec!["executed", "filtered"])
+                let mut expected = vec!["executed", "filtered"];
+                if let Some(published) = published.get(&slug).filter(|_| product == "github") {
+                    assert_eq!(send(published, "3", &secret).await, taken, "{at}");
+                    expected.push(if slug == "pull_request_merged" { "filtered" } else { "executed" });
+                }
+                (path, expected)
             };
             let all = outcomes(&app, &path, expected.len()).await;
             let outcomes: Vec<&str> = all.iter().filter_map(|of| of["outcome"].as_str()).collect();

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use platform_core::{Code, Error, Result, spawn};
 use tokio::{
     runtime::{self, Handle},
-    sync::{mpsc, oneshot},
+    sync::{Mutex, mpsc, oneshot},
     time::timeout,
 };
 
@@ -16,6 +16,11 @@ use crate::{Conn, Db, db::HereConn};
 
 /// A connection that nobody writes on for so long is given back.
 const IDLE: Duration = Duration::from_mins(1);
+/// A group of fewer items waits for the one that another runtime writes, and grows meanwhile: what a statement takes
+/// by itself is more than its items add.
+const SMALL: usize = 16;
+/// It waits no longer than a commit takes: one that waits for a lock keeps up nobody else.
+const TURN: Duration = Duration::from_millis(2);
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
 type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;
@@ -25,13 +30,15 @@ type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result
 /// An item is acknowledged after the commit of its group. A group that fails is retried one
 /// by one, so that a bad item harms nobody else. The write goes on when its caller leaves.
 ///
-/// Each runtime has a queue and a connection of its own, so that a write crosses no thread: while the group of one
+/// Each runtime has a queue and a connection of its own, so that a write crosses no thread: while a large group of one
 /// waits for the disk, another is planned.
 pub struct GroupWriter<T, R> {
     db: Db,
     most: usize,
     write: Arc<Write<T, R>>,
     queues: RwLock<HashMap<runtime::Id, mpsc::Sender<Waiting<T, R>>>>,
+    /// Held while a group is written, unless several are.
+    turn: Arc<Mutex<()>>,
 }
 
 impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
@@ -40,7 +47,7 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
     where
         W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync + 'static,
     {
-        Self { db: db.clone(), most, write: Arc::new(write), queues: RwLock::default() }
+        Self { db: db.clone(), most, write: Arc::new(write), queues: RwLock::default(), turn: Arc::default() }
     }
 
     /// Writes one item; returns when it is committed.
@@ -62,7 +69,8 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
         queues.retain(|_, queue| !queue.is_closed());
         let begin = || {
             let (queue, waiting) = mpsc::channel(4 * self.most);
-            let writer = Writer { db: self.db.clone(), conn: None, write: Arc::clone(&self.write) };
+            let (write, turn) = (Arc::clone(&self.write), Arc::clone(&self.turn));
+            let writer = Writer { db: self.db.clone(), conn: None, write, turn };
             spawn("group write", writer.run(waiting, self.most));
             queue
         };
@@ -74,6 +82,7 @@ struct Writer<T, R> {
     db: Db,
     conn: Option<HereConn>,
     write: Arc<Write<T, R>>,
+    turn: Arc<Mutex<()>>,
 }
 
 impl<T, R> Writer<T, R> {
@@ -88,8 +97,18 @@ impl<T, R> Writer<T, R> {
                     continue;
                 }
             }
+            let mutex = Arc::clone(&self.turn);
+            let turn =
+                if waiting.len() < SMALL { timeout(TURN, mutex.lock()).await.ok() } else { mutex.try_lock().ok() };
+            while waiting.len() < most
+                && let Ok(next) = queue.try_recv()
+            {
+                waiting.push(next);
+            }
             let (items, answers): (Vec<T>, Vec<_>) = waiting.drain(..).unzip();
-            match self.group(&items).await {
+            let written = self.group(&items).await;
+            drop(turn);
+            match written {
                 Ok(outcomes) => {
                     for (answer, outcome) in answers.into_iter().zip(outcomes) {
                         let _ = answer.send(Ok(outcome));

@@ -12,7 +12,7 @@ use platform_db::{Conn, JsonStatement};
 use platform_jobs::ENQUEUE;
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
-use std::sync::LazyLock;
+use std::{slice, sync::LazyLock};
 
 use crate::{
     model::{Delivery, DeliveryError, DeliveryFilter, DeliveryOutcome, NewThreadsState, TriggerFilter, TriggerPatch},
@@ -243,8 +243,6 @@ pub(crate) struct NewEvent {
     pub attempt: i32,
     pub depth: u8,
     pub is_test: bool,
-    /// It came before, and is to be carried out again.
-    pub is_replay: bool,
     /// Its id is unique for so long.
     pub window_ms: i64,
     pub kind: &'static str,
@@ -253,31 +251,41 @@ pub(crate) struct NewEvent {
 
 /// Stores events with the runs that carry them out. What is disabled, or was seen before, ends here.
 static ACCEPT: LazyLock<String> = LazyLock::new(|| {
+    storing(
+        "INSERT INTO trigger_seen AS s (trigger_id, event_id, delivery_id, seen_ms)
+            SELECT DISTINCT ON (\"trigger\", event) \"trigger\", event, id, received FROM known ORDER BY \"trigger\", event, n
+            ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms
+            WHERE s.seen_ms < excluded.seen_ms - (SELECT max(window_ms) FROM item)
+            RETURNING s.delivery_id",
+        "WHEN state <> 'active' THEN 'disabled'
+            WHEN NOT EXISTS (SELECT 1 FROM seen WHERE seen.delivery_id = known.id) THEN 'duplicate'",
+    )
+});
+
+/// The same of tests, which are carried out whatever stands against them, and of what came before and is to be carried
+/// out again.
+static ACCEPT_AGAIN: LazyLock<String> = LazyLock::new(|| {
+    storing(
+        "INSERT INTO trigger_seen AS s (trigger_id, event_id, delivery_id, seen_ms)
+            SELECT DISTINCT ON (\"trigger\", event) \"trigger\", event, id, received FROM known
+            WHERE NOT is_test ORDER BY \"trigger\", event, n DESC
+            ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms",
+        "WHEN NOT is_test AND state <> 'active' THEN 'disabled'",
+    )
+});
+
+/// `seen`: what is noted of their ids; `ends`: how those end that are not carried out.
+fn storing(seen: &str, ends: &str) -> String {
     format!(
         "WITH item AS (
             SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
                 account text, \"trigger\" text, id text, run text, event text, received bigint, payload jsonb,
-                attempt int, depth smallint, is_test bool, is_replay bool,
-                window_ms bigint, kind text, trace text)
+                attempt int, depth smallint, is_test bool, window_ms bigint, kind text, trace text)
         ), known AS (
             SELECT item.*, t.state FROM item JOIN triggers t ON t.account_id = item.account AND t.id = item.\"trigger\"
-        ), seen AS (
-            INSERT INTO trigger_seen AS s (trigger_id, event_id, delivery_id, seen_ms)
-            SELECT DISTINCT ON (\"trigger\", event) \"trigger\", event, id, received FROM known
-            WHERE NOT is_test AND NOT is_replay ORDER BY \"trigger\", event, n
-            ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms
-            WHERE s.seen_ms < excluded.seen_ms - (SELECT max(window_ms) FROM item)
-            RETURNING s.delivery_id
-        ), seen_again AS (
-            INSERT INTO trigger_seen AS s (trigger_id, event_id, delivery_id, seen_ms)
-            SELECT DISTINCT ON (\"trigger\", event) \"trigger\", event, id, received FROM known
-            WHERE is_replay AND NOT is_test ORDER BY \"trigger\", event, n DESC
-            ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms
+        ), seen AS ({seen}
         ), judged AS (
-            SELECT known.*, CASE WHEN is_test THEN NULL WHEN state <> 'active' THEN 'disabled'
-                WHEN NOT is_replay AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.delivery_id = known.id) THEN 'duplicate'
-                END AS outcome
-            FROM known
+            SELECT known.*, CASE {ends} END AS outcome FROM known
         ), stored AS (
             INSERT INTO trigger_events (account_id, trigger_id, id, event_id, received_ms, outcome, duration_ms, attempt,
                 payload, depth, is_test)
@@ -291,7 +299,7 @@ static ACCEPT: LazyLock<String> = LazyLock::new(|| {
         ), queued AS ({ENQUEUE})
         SELECT item.n::int AS n, judged.outcome, judged.id FROM item LEFT JOIN judged USING (n) ORDER BY item.n"
     )
-});
+}
 
 #[derive(QueryableByName)]
 pub(crate) struct Accepted {
@@ -307,6 +315,11 @@ pub(crate) struct Accepted {
 
 pub(crate) async fn accept(conn: &mut Conn, events: &[NewEvent]) -> Result<Vec<Accepted>> {
     Ok(JsonStatement::new(&ACCEPT, events)?.load(conn).await?)
+}
+
+/// An event that is a test, or came before.
+pub(crate) async fn accept_again(conn: &mut Conn, event: &NewEvent) -> Result<Option<Accepted>> {
+    Ok(JsonStatement::new(&ACCEPT_AGAIN, slice::from_ref(event))?.load(conn).await?.pop())
 }
 
 #[derive(Debug, Clone, Queryable, Selectable)]

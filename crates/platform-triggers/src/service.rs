@@ -88,7 +88,7 @@ pub trait TriggerService: Send + Sync {
         once: Option<&Idempotency>,
     ) -> Result<Delivery>;
     /// What an agent or assistant that is gone was started by ends.
-    async fn end_of(&self, account: &AccountId, target: (&str, &str)) -> Result<()>;
+    async fn end_of(&self, account: &AccountId, target: RecordRef<'_>) -> Result<()>;
 }
 
 /// What triggers need of others.
@@ -683,7 +683,7 @@ impl TriggerService for PgTriggers {
         let mut new = NewEvent::of(&self.rules, &trigger, String::new(), payload, self.clock.now());
         new.event = format!("test-{}", new.id);
         new.is_test = true;
-        self.accept_once(account, id, new, once).await
+        self.carry_out(account, id, new, once).await
     }
 
     async fn replay(
@@ -702,12 +702,12 @@ impl TriggerService for PgTriggers {
         new.payload = RawValue::from_string(payload).map_err(Error::internal)?;
         new.attempt = newest.attempt + 1;
         new.depth = u8::try_from(newest.depth).unwrap_or(u8::MAX);
-        (new.is_replay, new.is_test) = (true, newest.is_test);
-        self.accept_once(account, id, new, once).await
+        new.is_test = newest.is_test;
+        self.carry_out(account, id, new, once).await
     }
 
-    async fn end_of(&self, account: &AccountId, (kind, target): (&str, &str)) -> Result<()> {
-        let ids = repository::of_target(self.db.read().await?.get(), account, kind, target).await?;
+    async fn end_of(&self, account: &AccountId, (kind, target): RecordRef<'_>) -> Result<()> {
+        let ids = repository::of_target(self.db.read().await?.get(), account, kind.name(), target).await?;
         for id in ids {
             match self.delete(account, &Id::named(&id)).await {
                 Err(error) if error.code() != code::TRIGGER_NOT_FOUND => return Err(error),

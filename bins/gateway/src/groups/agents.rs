@@ -55,7 +55,7 @@ impl Work for Followers {
     }
 
     async fn work(&self, run: &Run, _: &CancellationToken) -> Result<()> {
-        self.triggers.end_of(&run.account(), ("agent", &run.subject)).await?;
+        self.triggers.end_of(&run.account(), (AGENT, &run.subject)).await?;
         end_in(&mut *self.db.conn().await?, run).await
     }
 }
@@ -132,7 +132,7 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let deleted = services.agents.delete(caller, id, &request.if_match()?).await;
     let followers = async {
         services.threads.end_all(caller, id).await?;
-        services.triggers.end_of(&caller.account, ("agent", id)).await
+        services.triggers.end_of(&caller.account, (AGENT, id)).await
     };
     with_followers(deleted, followers).await?;
     Answer::deleted("agent", id)

@@ -45,7 +45,7 @@ struct Followers {
 impl Followers {
     async fn go(&self, account: &AccountId, assistant: &str) -> Result<()> {
         self.memory.forget_assistant(account, assistant).await?;
-        self.triggers.end_of(account, ("assistant", assistant)).await
+        self.triggers.end_of(account, (ASSISTANT, assistant)).await
     }
 }
 
