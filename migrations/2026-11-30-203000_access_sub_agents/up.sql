@@ -6,4 +6,5 @@ INSERT INTO uses (account_id, user_kind, user_id, target_kind, target_id)
             FROM agents WHERE NOT deleted
         UNION ALL SELECT account_id, 'assistant', id, settings -> 'subagentsIds' FROM assistants WHERE NOT deleted
     ) AS of, jsonb_array_elements_text(CASE WHEN jsonb_typeof(of.agents) = 'array' THEN of.agents ELSE '[]' END) AS target
+    WHERE EXISTS (SELECT FROM agents a WHERE a.account_id = of.account_id AND a.id = target AND NOT a.deleted)
     ON CONFLICT DO NOTHING;

@@ -598,9 +598,20 @@ async fn whoever_deletes_and_whoever_refers_never_wait_for_each_other_and_nothin
                 body
             };
             let environment = text(&app.post("/environments", named("E")).await.body["_id"]);
-            let agents = [agent(app, named("A")).await, agent(app, named("B")).await];
-            let mut requests = Vec::new();
-            for agent in &agents {
+            let enabled = |name: &str| {
+                let mut body = named(name);
+                body["subAgentConfig"] = json!({"enabled": true});
+                body
+            };
+            let agents = [agent(app, enabled("A")).await, agent(app, enabled("B")).await];
+            let clerk = format!("/assistants/clerk{n}");
+            let mut assistant = named("Clerk");
+            (assistant["identifier"], assistant["subagentsIds"]) = (json!(format!("clerk{n}")), json!(agents));
+            assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
+            let mut requests = vec![(Method::PATCH, clerk, json!({"subagentsIds": [agents[1]]}))];
+            for (agent, other) in agents.iter().zip(agents.iter().rev()) {
+                let hands_to = json!({"assistantSpecialization": {"subagentsIds": [other]}});
+                assert_eq!(app.patch(&format!("/agents/{agent}"), hands_to).await.status, StatusCode::OK);
                 let to = json!({"targetType": "agent", "targetId": agent});
                 requests.extend([
                     (Method::PUT, format!("/environments/{environment}/connections/agent/{agent}"), json!({})),
@@ -615,6 +626,7 @@ async fn whoever_deletes_and_whoever_refers_never_wait_for_each_other_and_nothin
                 (Method::DELETE, format!("/document-folders/{top}?deleteDocuments=true"), json!({})),
                 (Method::DELETE, format!("/environments/{environment}"), json!({})),
                 (Method::DELETE, format!("/agents/{}", agents[0]), json!({})),
+                (Method::DELETE, format!("/agents/{}", agents[1]), json!({})),
             ]);
             let by = n % requests.len();
             requests.rotate_left(by);

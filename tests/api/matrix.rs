@@ -275,11 +275,26 @@ async fn nothing_of_a_private_project_opens_to_who_is_no_member_of_it() {
     assert!(refused > 250 && opened > 50, "{refused} refused, {opened} opened");
 }
 
-#[tokio::test]
-async fn what_is_of_one_end_user_opens_to_no_other() {
+/// The routes of sessions that name what is somebody's own, with what they must be asked.
+async fn owned_routes(app: &TestApp) -> Vec<Route> {
     // Placeholders that name what is somebody's own.
     const OWNED: [&str; 8] =
         ["chatUid", "threadId", "transcriptId", "entryId", "accountId", "tenantId", "subtenantId", "id"];
+    let is_owned =
+        |route: &Route| route.session && OWNED.iter().any(|name| route.path.contains(&format!("{{{name}}}")));
+    let mut owned: Vec<Route> = routes(app).await.into_iter().filter(is_owned).collect();
+    for route in &mut owned {
+        if ["/v1/tenant-integrations", "/v1/tenant-mcp"].iter().any(|of| route.path.starts_with(of)) {
+            route.path.push_str("?assistantId=shop");
+        } else if route.path.ends_with("/search") {
+            route.path.push_str("?q=canary");
+        }
+    }
+    owned
+}
+
+#[tokio::test]
+async fn what_is_of_one_end_user_opens_to_no_other() {
     let rates = ["SESSION", "CREATE_SESSION"].map(|rate| format!("PLATFORM_RATE_{rate}"));
     let rates = [(rates[0].as_str(), "0"), (rates[1].as_str(), "0")];
     let (app, _, db, _) = app_with_crm("end-users", &rates).await;
@@ -349,16 +364,7 @@ async fn what_is_of_one_end_user_opens_to_no_other() {
         }
         all
     };
-    let is_owned =
-        |route: &Route| route.session && OWNED.iter().any(|name| route.path.contains(&format!("{{{name}}}")));
-    let mut owned: Vec<Route> = routes(&app).await.into_iter().filter(is_owned).collect();
-    for route in &mut owned {
-        if ["/v1/tenant-integrations", "/v1/tenant-mcp"].iter().any(|of| route.path.starts_with(of)) {
-            route.path.push_str("?assistantId=shop");
-        } else if route.path.ends_with("/search") {
-            route.path.push_str("?q=canary");
-        }
-    }
+    let mut owned = owned_routes(&app).await;
     let (before, mut refused, mut opened) = (state().await, 0, 0);
     for route in &owned {
         // What a tenant has spent is seen by all of its end users.

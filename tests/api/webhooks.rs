@@ -390,8 +390,9 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
     assert_eq!(tries[2].header("webhook-id"), tries[0].header("webhook-id"));
     let by = |secret: &str| signed(&tries[2], secret);
     assert_eq!((by(&new), by(&between), by(&secret)), (Some(0), Some(1), Some(2)));
-    let a_day_ago = "UPDATE webhooks SET old_secrets = (SELECT jsonb_agg(jsonb_set(old, '{replacedMs}',
-        to_jsonb((old ->> 'replacedMs')::bigint - 86400000))) FROM jsonb_array_elements(old_secrets) AS old)";
+    let a_day_ago = "UPDATE webhooks SET rotated_ms = rotated_ms - 86400000,
+        older_secrets = (SELECT jsonb_agg(jsonb_set(old, '{replacedMs}', to_jsonb((old ->> 'replacedMs')::bigint - 86400000)))
+            FROM jsonb_array_elements(older_secrets) AS old)";
     db.run(a_day_ago).await;
     app.patch(&flaky, json!({"description": "read anew"})).await;
     eventually("only the new secret", async || {

@@ -683,8 +683,8 @@ async fn what_a_query_may_say_changes_the_answer_or_is_refused_or_is_told_to_be_
             let said = app.get(&format!("{at}?{whose}&{name}=zzz-nothing")).await;
             let is_told = said.header("x-ignored-fields").split(',').any(|told| told == format!("?{name}"));
             compared += 1;
-            // Of assistants that remember by end user, and of servers that are made of apps (contract 11, 04).
-            let is_of_others = (path.contains("/memory/") && name == "subtenantId") || name == "cursor";
+            // It has one where an assistant remembers by end user (contract 11).
+            let is_of_others = path.contains("/memory/") && name == "subtenantId";
             if said.status == StatusCode::OK && said.body == base.body && !is_told && !is_of_others {
                 without_effect.push(format!("GET {path} {name}"));
             }

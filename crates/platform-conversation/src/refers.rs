@@ -46,7 +46,10 @@ impl Refers {
         let text = |skill: &Value, name: &str| skill.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let skills = given.map(|skill| (text(skill, "id"), text(skill, "type"))).collect();
         let environments = patch.get("environmentId").and_then(Value::as_str).map(str::to_owned).into_iter().collect();
-        let says = names.iter().chain(&["knowledgeSkills", "environmentId"]).any(|name| patch.contains_key(*name));
+        let says = names
+            .iter()
+            .chain(&["knowledgeSkills", "environmentId", "subagentsIds"])
+            .any(|name| patch.contains_key(*name));
         says.then_some(Self { tools, documents, folders, skills, environments, agents: Vec::new() })
     }
 
@@ -64,6 +67,7 @@ impl Refers {
         self.folders.extend_from_slice(&other.folders);
         self.skills.extend_from_slice(&other.skills);
         self.environments.extend_from_slice(&other.environments);
+        self.agents.extend_from_slice(&other.agents);
         self
     }
 }

@@ -19,7 +19,7 @@ const IDLE: Duration = Duration::from_mins(1);
 /// A group of fewer items waits for the one that another runtime writes, and grows meanwhile: what a statement takes
 /// by itself is more than its items add.
 const SMALL: usize = 16;
-/// It waits no longer than a commit takes: one that waits for a lock keeps up nobody else.
+/// About what a commit takes: a group that waits for a lock keeps up nobody else.
 const TURN: Duration = Duration::from_millis(2);
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);

@@ -1,6 +1,6 @@
 //! The group `builtin-sandbox` (contract 04 §6, 13): agents and assistants work on the machine of their environment.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -87,11 +87,8 @@ impl BuiltInAction for SandboxTools {
             |name: &str| call.arguments.get(name).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
         let result = match call.tool {
             "run_command" => {
-                // A command must end before its turn is given up.
-                let longest = i64::try_from(call.timeout.as_secs().saturating_sub(1).max(1)).unwrap_or(i64::MAX);
-                let asked = call.arguments.get("timeoutSeconds").and_then(Value::as_i64).unwrap_or(longest);
+                let timeout_seconds = call.arguments.get("timeoutSeconds").and_then(Value::as_i64);
                 let cwd = Some(text("cwd")).filter(|cwd| !cwd.is_empty());
-                let timeout_seconds = Some(asked.min(longest));
                 self.run(
                     &call,
                     &environment,
@@ -173,13 +170,18 @@ impl SandboxTools {
         self.0.on_machine(&session, Some(&call.scope.conversation), what).await
     }
 
-    async fn run(&self, call: &BuiltInCall<'_>, environment: &str, command: NewCommand) -> Result<Value> {
+    async fn run(&self, call: &BuiltInCall<'_>, environment: &str, mut command: NewCommand) -> Result<Value> {
         let mut checks = Checks::default();
         command.check(&mut checks);
         checks.finish()?;
+        let session = self.session(call, environment).await?;
+        // A command must end before its call is given up.
+        let left = call.until.saturating_duration_since(Instant::now()).as_secs();
+        let longest = i64::try_from(left.saturating_sub(1).max(1)).unwrap_or(i64::MAX);
+        command.timeout_seconds = Some(command.timeout_seconds.unwrap_or(longest).min(longest));
         let worker = call.scope.worker.as_ref().map(|(kind, id)| Worker { kind: (*kind).to_owned(), id: id.clone() });
         let what = Call::Exec { command, worker, mode: OutputMode::default() };
-        let output: CommandOutput = self.on_machine(call, environment, what).await?;
+        let output: CommandOutput = self.0.on_machine(&session, Some(&call.scope.conversation), what).await?;
         let (stdout, cut_out) = cut(&output.stdout);
         let (stderr, cut_err) = cut(&output.stderr);
         Ok(json!({"exitCode": output.exit_code, "stdout": stdout, "stderr": stderr, "cwd": output.cwd,

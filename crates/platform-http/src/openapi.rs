@@ -151,6 +151,7 @@ impl Operation {
     #[must_use]
     pub fn without(mut self, names: &[&str]) -> Self {
         if let Some(RefOr::T(Schema::Object(object))) = self.query.as_mut().map(|query| &mut query.schema) {
+            debug_assert!(names.iter().all(|name| object.properties.contains_key(*name)), "{names:?}");
             object.properties.retain(|name, _| !names.contains(&name.as_str()));
         }
         self

@@ -66,7 +66,9 @@ pub fn read_pack(text: &str) -> Result<Pack, Vec<Problem>> {
         vec![Problem { line, message: cut(error.to_string()) }]
     };
     let raw: Value = serde_yaml_ng::from_str(text).map_err(unreadable)?;
-    let pack: Pack = serde_yaml_ng::from_str(text).map_err(|error| shape_problems(text, &raw, unreadable(error)))?;
+    let mut pack: Pack =
+        serde_yaml_ng::from_str(text).map_err(|error| shape_problems(text, &raw, unreadable(error)))?;
+    pack.auth.iter_mut().filter(|scheme| scheme.mode == AuthMode::OAuth2).for_each(AuthScheme::name_client);
     let mut found = Finder { text, problems: Vec::new() };
     found.pack(&pack, &raw);
     if found.problems.is_empty() {
@@ -216,13 +218,6 @@ impl Finder<'_> {
                 if !url.as_deref().is_some_and(is_address) {
                     self.say(&at, format!("{mode} needs {name}, an address"));
                 }
-            }
-            for field in scheme.app_fields.iter().filter(|field| field.name == "clientId" && !field.required) {
-                let message = format!("{mode} cannot do without a client: make `{}` required", field.name);
-                self.say(&["auth:", mode, &field.name], message);
-            }
-            if scheme.account_fields.iter().any(|field| field.name == "clientId") {
-                self.say(&at, format!("{mode} knows the client of the app alone: clientId belongs to appFields"));
             }
         }
         for (name, url) in [("revocationUrl", &scheme.revocation_url), ("guideUrl", &scheme.guide_url)] {
@@ -544,7 +539,6 @@ eventTypes:
                 "toleranceSeconds must be at least 1",
             ),
             ("    config:", "    handshake: {when: {}, answer: x}\n    config:", 15, "nothing is one"),
-            ("mode: OAUTH2", "mode: OAUTH2\n    appFields: [{name: clientId}]", 7, "cannot do without a client"),
             ("    config:", "    acceptedStatus: 302\n    config:", 15, "200 to 299"),
             ("    config:", "    unsubscribe: {method: DELETE, endpoint: /hook}\n    config:", 15, "no subscribe"),
         ] {

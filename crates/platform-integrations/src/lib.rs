@@ -36,8 +36,7 @@ pub mod template;
 mod tenant;
 mod tenant_mcp;
 
-pub use catalog::read_pack_file;
-pub use catalog::{AppClient, Connector, ConnectorSource, Connectors, Directory};
+pub use catalog::{AppClient, Connector, ConnectorSource, Connectors, Directory, read_pack_file};
 pub use check::{Problem, pack_schema, read_pack};
 pub use connections::{ConnectionCredentials, ConnectionListener, ConnectionNeeds, PgConnections};
 pub use mcp::McpTarget;

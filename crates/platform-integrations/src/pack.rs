@@ -95,13 +95,33 @@ pub struct AuthScheme {
 }
 
 impl AuthScheme {
+    /// OAuth has a client (RFC 6749 §2.2), whether its fields are named or not; public ones have no secret.
+    pub(crate) fn name_client(&mut self) {
+        let field = |name: &str, label: &str| Field {
+            name: name.to_owned(),
+            label: label.to_owned(),
+            r#type: string(),
+            required: name == "clientId",
+            secret: name != "clientId",
+            ..Field::default()
+        };
+        if let Some(id) = self.app_fields.iter_mut().find(|field| field.name == "clientId") {
+            id.required = true;
+            return;
+        }
+        self.app_fields.insert(0, field("clientId", "Client ID"));
+        if self.app_fields.iter().all(|field| field.name != "clientSecret") {
+            self.app_fields.insert(1, field("clientSecret", "Client secret"));
+        }
+    }
+
     /// Whether a callback came of its app: `iss` is its issuer, or where that is not told of the origin that the user was
     /// sent to (RFC 9207 §2.4).
     pub fn is_of_issuer(&self, iss: &str) -> bool {
         let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin()).filter(Origin::is_tuple);
         match &self.issuer {
             Some(issuer) => issuer == iss,
-            None => origin(iss).is_some() && origin(iss) == self.authorization_url.as_deref().and_then(origin),
+            None => origin(iss).is_some_and(|of| self.authorization_url.as_deref().and_then(origin) == Some(of)),
         }
     }
 }
@@ -163,21 +183,6 @@ pub struct Field {
     /// It is never shown again.
     #[serde(default)]
     pub secret: bool,
-}
-
-impl Field {
-    /// What OAuth needs to know of the app's client (RFC 6749 §2.2); public ones have no secret.
-    fn of_client() -> [Self; 2] {
-        let field = |name: &str, label: &str, required| Self {
-            name: name.to_owned(),
-            label: label.to_owned(),
-            r#type: string(),
-            required,
-            secret: !required,
-            ..Self::default()
-        };
-        [field("clientId", "Client ID", true), field("clientSecret", "Client secret", false)]
-    }
 }
 
 fn string() -> String {
@@ -490,15 +495,9 @@ impl Pack {
         self.base_url.as_deref().and_then(|url| Url::parse(url).ok())
     }
 
-    /// The ways to connect; one without credentials when it names none. OAuth has a client, whether it is named or not.
+    /// The ways to connect; one without credentials when it names none.
     pub fn schemes(&self) -> Vec<AuthScheme> {
-        let mut schemes = if self.auth.is_empty() { vec![AuthScheme::default()] } else { self.auth.clone() };
-        for scheme in schemes.iter_mut().filter(|scheme| scheme.mode == AuthMode::OAuth2) {
-            if scheme.app_fields.iter().all(|field| field.name != "clientId") {
-                scheme.app_fields.extend(Field::of_client());
-            }
-        }
-        schemes
+        if self.auth.is_empty() { vec![AuthScheme::default()] } else { self.auth.clone() }
     }
 
     /// It is connected without credentials.

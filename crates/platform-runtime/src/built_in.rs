@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -54,6 +54,8 @@ pub struct BuiltInCall<'a> {
     pub arguments: &'a Object,
     /// Longest call.
     pub timeout: Duration,
+    /// It is given up then.
+    pub until: Instant,
     /// Where its result may come later; `None` = the turn is a chat's, which cannot wait.
     pub callbacks: Option<&'a dyn Callbacks>,
 }
@@ -190,6 +192,7 @@ impl Checked {
             tool: &self.of.tool.name,
             arguments: &arguments,
             timeout: self.timeout,
+            until: Instant::now() + self.timeout,
             callbacks: self.callbacks.as_deref(),
         };
         self.of.does.call(call).await

@@ -48,7 +48,7 @@ pub trait Connections: Send + Sync {
         refused: Option<&Secret>,
     ) -> Result<AppCredentials, String>;
 
-    /// Whether an answer of the app says that its credentials are good no longer: its status, or a body of any.
+    /// Whether an answer of the app says that the credentials are good no longer: its status does, or what its body says.
     async fn refuses(&self, account: &AccountId, connection: &str, status: u16, body: &[u8]) -> bool;
 
     /// What the app answered to what was newest: its status, and a body that may say that it refuses.
@@ -62,8 +62,8 @@ impl Connections for () {
         Err("There are no connections.".to_owned())
     }
 
-    async fn refuses(&self, _: &AccountId, _: &str, _: u16, _: &[u8]) -> bool {
-        false
+    async fn refuses(&self, _: &AccountId, _: &str, status: u16, _: &[u8]) -> bool {
+        status == 401
     }
 
     async fn answered(&self, _: &AccountId, _: &str, _: u16, _: &[u8]) {}

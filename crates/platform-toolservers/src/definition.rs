@@ -142,6 +142,9 @@ pub struct FunctionDefinition {
 impl FunctionDefinition {
     /// Whether all words of a search stand in its name or description.
     pub fn says(&self, words: &str) -> bool {
+        if words.is_empty() {
+            return true;
+        }
         let text = format!("{} {}", self.name, self.description).to_lowercase();
         words.to_lowercase().split_whitespace().all(|word| text.contains(word))
     }

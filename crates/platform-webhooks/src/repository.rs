@@ -33,7 +33,9 @@ pub(crate) struct WebhookRow {
     pub include_content: bool,
     pub disabled_reason: Option<String>,
     pub secret: String,
-    pub old_secrets: Value,
+    pub previous_secret: Option<String>,
+    pub rotated_ms: Option<i64>,
+    pub older_secrets: Value,
     pub failing_since_ms: Option<i64>,
     pub created_ms: i64,
     pub edited_ms: i64,
@@ -65,12 +67,22 @@ impl WebhookRow {
     }
 
     pub fn secrets(self) -> SealedSecrets {
-        SealedSecrets { present: self.secret, old: self.old_secrets }
+        SealedSecrets {
+            present: self.secret,
+            previous: self.previous_secret.zip(self.rotated_ms),
+            older: self.older_secrets,
+        }
     }
 
     pub fn rotate(&mut self, sealed: String, now: Timestamp) -> Result<()> {
-        let secrets = SealedSecrets { present: take(&mut self.secret), old: take(&mut self.old_secrets) };
-        SealedSecrets { present: self.secret, old: self.old_secrets } = secrets.rotate(sealed, now)?;
+        let secrets = SealedSecrets {
+            present: take(&mut self.secret),
+            previous: self.previous_secret.take().zip(self.rotated_ms),
+            older: take(&mut self.older_secrets),
+        };
+        let rotated = secrets.rotate(sealed, now)?;
+        (self.secret, self.older_secrets) = (rotated.present, rotated.older);
+        (self.previous_secret, self.rotated_ms) = rotated.previous.unzip();
         self.edited_ms = now.0;
         Ok(())
     }
@@ -152,11 +164,30 @@ pub(crate) async fn enabled(conn: &Conn, account: &AccountId) -> Result<Vec<Webh
     Ok(rows.select(WebhookRow::as_select()).load(&mut conn).await?)
 }
 
+#[derive(Queryable, Selectable, AsChangeset)]
+#[diesel(table_name = webhook_secrets, treat_none_as_null = true)]
+struct SecretsRow {
+    secret: String,
+    previous_secret: Option<String>,
+    rotated_ms: Option<i64>,
+    older_secrets: Value,
+}
+
+impl SecretsRow {
+    fn sealed(self) -> SealedSecrets {
+        SealedSecrets {
+            present: self.secret,
+            previous: self.previous_secret.zip(self.rotated_ms),
+            older: self.older_secrets,
+        }
+    }
+}
+
 pub(crate) async fn default_secrets(conn: &Conn, account: &AccountId) -> Result<Option<SealedSecrets>> {
     let mut conn = conn;
     let row = webhook_secrets::table.find(account.as_str());
-    let row = row.select((webhook_secrets::secret, webhook_secrets::old_secrets)).first(&mut conn).await.optional()?;
-    Ok(row.map(|(present, old)| SealedSecrets { present, old }))
+    let row: Option<SecretsRow> = row.select(SecretsRow::as_select()).first(&mut conn).await.optional()?;
+    Ok(row.map(SecretsRow::sealed))
 }
 
 /// Stores a secret where there is none.
@@ -175,12 +206,12 @@ pub(crate) async fn rotate_default_secret(
 ) -> Result<()> {
     make_default_secret(conn, account, &sealed).await?;
     let row = webhook_secrets::table.find(account.as_str());
-    let kept = row.select((webhook_secrets::secret, webhook_secrets::old_secrets)).for_update();
-    let (present, old): (String, Value) = kept.first(conn).await?;
-    if present != sealed {
-        let secrets = SealedSecrets { present, old }.rotate(sealed, now)?;
-        let changes = (webhook_secrets::secret.eq(secrets.present), webhook_secrets::old_secrets.eq(secrets.old));
-        diesel::update(row).set(changes).execute(conn).await?;
+    let kept: SecretsRow = row.select(SecretsRow::as_select()).for_update().first(conn).await?;
+    if kept.secret != sealed {
+        let SealedSecrets { present, previous, older } = kept.sealed().rotate(sealed, now)?;
+        let (previous_secret, rotated_ms) = previous.unzip();
+        let changed = SecretsRow { secret: present, previous_secret, rotated_ms, older_secrets: older };
+        diesel::update(row).set(changed).execute(conn).await?;
     }
     Ok(())
 }

@@ -11,7 +11,9 @@ diesel::table! {
         include_content -> Bool,
         disabled_reason -> Nullable<Text>,
         secret -> Text,
-        old_secrets -> Jsonb,
+        previous_secret -> Nullable<Text>,
+        rotated_ms -> Nullable<Int8>,
+        older_secrets -> Jsonb,
         failing_since_ms -> Nullable<Int8>,
         created_ms -> Int8,
         edited_ms -> Int8,
@@ -22,7 +24,9 @@ diesel::table! {
     webhook_secrets (account_id) {
         account_id -> Text,
         secret -> Text,
-        old_secrets -> Jsonb,
+        previous_secret -> Nullable<Text>,
+        rotated_ms -> Nullable<Int8>,
+        older_secrets -> Jsonb,
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 /// So long a secret signs after it was replaced.
 const OLD_MS: i64 = 24 * 3_600_000;
-/// Secrets of a day that sign beside the present one, the newest: each is a signature more in a header.
-const MAX_OLD: usize = 4;
+/// Secrets before the previous one that still sign, the newest of them: each is a signature more in a header.
+const MAX_OLDER: usize = 3;
 
 /// Where the secret of a webhook is kept, or of single threads and agents.
 pub(crate) fn place<'a>(account: &'a AccountId, webhook: Option<&'a str>) -> SecretLocation<'a> {
@@ -20,8 +20,10 @@ pub(crate) fn place<'a>(account: &'a AccountId, webhook: Option<&'a str>) -> Sec
 #[derive(Debug)]
 pub(crate) struct SealedSecrets {
     pub present: String,
-    /// As [`OldSecret`]s, the newest first.
-    pub old: Value,
+    /// The one before, and when it was replaced.
+    pub previous: Option<(String, i64)>,
+    /// Those before that, as [`OldSecret`]s, the newest first.
+    pub older: Value,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -34,17 +36,20 @@ struct OldSecret {
 impl SealedSecrets {
     /// Puts a secret in the place of the present one.
     pub fn rotate(self, sealed: String, now: Timestamp) -> Result<Self> {
-        let mut old: Vec<OldSecret> = serde_json::from_value(self.old).map_err(Error::internal)?;
-        old.insert(0, OldSecret { secret: self.present, replaced_ms: now.0 });
-        old.retain(|old| now.0 - old.replaced_ms < OLD_MS);
-        old.truncate(MAX_OLD);
-        Ok(Self { present: sealed, old: serde_json::to_value(old).map_err(Error::internal)? })
+        let mut older: Vec<OldSecret> = serde_json::from_value(self.older).map_err(Error::internal)?;
+        older.splice(..0, self.previous.map(|(secret, replaced_ms)| OldSecret { secret, replaced_ms }));
+        older.retain(|old| now.0 - old.replaced_ms < OLD_MS);
+        older.truncate(MAX_OLDER);
+        let older = serde_json::to_value(older).map_err(Error::internal)?;
+        Ok(Self { present: sealed, previous: Some((self.present, now.0)), older })
     }
 
     pub fn open(self, vault: &Vault, account: &AccountId, webhook: Option<&str>) -> Result<OpenSecrets> {
         let open = |sealed: &str| vault.open(&place(account, webhook), sealed);
-        let old: Vec<OldSecret> = serde_json::from_value(self.old).map_err(Error::internal)?;
-        let old = old.into_iter().map(|old| Ok((open(&old.secret)?, old.replaced_ms))).collect::<Result<_>>()?;
+        let older: Vec<OldSecret> = serde_json::from_value(self.older).map_err(Error::internal)?;
+        let older = older.into_iter().map(|old| (old.secret, old.replaced_ms));
+        let old = self.previous.into_iter().chain(older).map(|(sealed, at)| Ok((open(&sealed)?, at)));
+        let old = old.collect::<Result<_>>()?;
         Ok(OpenSecrets { present: open(&self.present)?, old })
     }
 }

@@ -8,7 +8,7 @@ use platform_agents::{
     ThreadService,
 };
 use platform_conversation::AGENT;
-use platform_core::{Error, Result};
+use platform_core::{Error, Id, Result};
 use platform_db::Db;
 use platform_http::{Answer, Group, Request, key, session};
 use platform_jobs::{Run, Work, end_in};
@@ -37,13 +37,14 @@ pub(crate) fn module(
     Module {
         groups: vec![group(Arc::new(services))],
         resources: vec![(AGENT, agents.clone())],
-        works: vec![Arc::new(Followers { triggers: triggers.clone(), db: db.clone() })],
+        works: vec![Arc::new(Followers { agents: agents.clone(), triggers: triggers.clone(), db: db.clone() })],
         ..Module::default()
     }
 }
 
 /// What goes with an agent, beside its threads.
 struct Followers {
+    agents: Arc<dyn AgentService>,
     triggers: Arc<dyn TriggerService>,
     db: Db,
 }
@@ -55,6 +56,7 @@ impl Work for Followers {
     }
 
     async fn work(&self, run: &Run, _: &CancellationToken) -> Result<()> {
+        self.agents.take_out(&run.account(), &Id::named(&run.subject)).await?;
         self.triggers.end_of(&run.account(), (AGENT, &run.subject)).await?;
         end_in(&mut *self.db.conn().await?, run).await
     }
@@ -132,6 +134,7 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let deleted = services.agents.delete(caller, id, &request.if_match()?).await;
     let followers = async {
         services.threads.end_all(caller, id).await?;
+        services.agents.take_out(&caller.account, id).await?;
         services.triggers.end_of(&caller.account, (AGENT, id)).await
     };
     with_followers(deleted, followers).await?;

@@ -173,7 +173,10 @@ async fn list_tools(services: Arc<Choosable>, request: Request) -> Result<Answer
         return shown_tools(&*services.integrations, &request, &id).await;
     }
     let AppToolsQuery { search, .. } = request.query()?;
-    Answer::ok(&services.tool_servers.tools(account, &id, search.as_deref()).await?)
+    let tools = services.tool_servers.tools(account, &id, search.as_deref()).await?;
+    // All of them, on one page.
+    let without_effect = ["available", "limit", "cursor"].into_iter().filter(|name| request.query.contains_key(*name));
+    Ok(Answer::ok(&tools)?.ignoring(without_effect.map(|name| format!("?{name}"))))
 }
 
 async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {

@@ -2,13 +2,13 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{Place, References, Resources, references};
+use platform_access::{Place, References, Resources, references, users_in};
 use platform_conversation::{
     AGENT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents, check_environment, use_environments_in,
 };
 use platform_core::{
-    AccountId, Caller, Checks, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, heap_bytes,
-    overlay, run_blocking,
+    AccountId, Caller, Checks, Error, ErrorKind, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp,
+    heap_bytes, overlay, run_blocking,
 };
 use platform_db::{Bus, Capacity, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
@@ -60,6 +60,9 @@ pub trait AgentService: Send + Sync {
     async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()>;
     /// Takes it away and ends its threads, which stay readable.
     async fn delete(&self, caller: &Caller, id: &Id<Agent>, expected: &Precondition) -> Result<()>;
+    /// Takes one that was deleted out of the agents and assistants that hand work to it, one after the other: none is
+    /// locked while another is.
+    async fn take_out(&self, account: &AccountId, id: &Id<Agent>) -> Result<()>;
     /// How its threads are judged.
     async fn evaluation_config(&self, account: &AccountId, id: &Id<Agent>) -> Result<EvaluationConfig>;
     /// Changes the given fields of that.
@@ -367,29 +370,39 @@ impl AgentService for PgAgentService {
         let account = &caller.account;
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
-        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+        conn.transaction::<_, Error, _>(async |conn| {
             self.hold_references_in(conn, account, id, &Object::new()).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let lane = row.settings()?.lane();
             repository::delete(conn, account, id, now).await?;
             self.refer_in(conn, account, id, &Refers::default()).await?;
-            let users = self.ports.referrers.forget_in(conn, account, &[AGENT], &[id.to_string()]).await?;
             cancel_in(conn, account, SCHEDULE, id).await?;
             // Nothing begins any more while its threads are ended, whoever does that.
             set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;
             let payload = json!({"userUID": caller.user_uid});
             enqueue_in(conn, account, END_ALL, id, payload, When::After(Duration::ZERO)).await?;
             enqueue_in(conn, account, AGENT_DELETED, id, Value::Null, When::After(Duration::ZERO)).await?;
-            Ok(users)
-        });
-        let users = deleting.await?;
+            Ok(())
+        })
+        .await?;
         drop(conn);
         self.ready.changed(id).await?;
-        for (kind, user) in users {
-            self.bus.tell(&format!("{kind}s"), &user).await?;
-        }
         self.jobs.announce();
+        Ok(())
+    }
+
+    async fn take_out(&self, account: &AccountId, id: &Id<Agent>) -> Result<()> {
+        let mut conn = self.ports.db.conn().await?;
+        for (kind, user) in users_in(&mut conn, account, (AGENT, id)).await? {
+            let taking = conn.transaction::<_, Error, _>(async |conn| {
+                self.ports.referrers.set_in(conn, account, (&kind, &user), (AGENT, id), false).await
+            });
+            match taking.await {
+                Err(error) if error.code().kind() != ErrorKind::NotFound => return Err(error),
+                _ => self.bus.tell(&format!("{kind}s"), &user).await?,
+            }
+        }
         Ok(())
     }
 
