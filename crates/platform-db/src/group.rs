@@ -16,13 +16,14 @@ use crate::{Conn, Db, db::HereConn};
 
 /// A connection that nobody writes on for so long is given back.
 const IDLE: Duration = Duration::from_mins(1);
-/// A group of fewer items waits for the one that another runtime writes, and grows meanwhile: what a statement takes
-/// by itself is more than its items add.
-const SMALL: usize = 16;
+/// Items of a group that does not wait for its turn.
+const SMALL: usize = 6;
 /// About what a commit takes: a group that waits for a lock keeps up nobody else.
 const TURN: Duration = Duration::from_millis(2);
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
+/// Held by whoever writes a group, where they write in turn.
+type Turn = Option<Arc<Mutex<()>>>;
 type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;
 
 /// Group write: items that wait at the same moment share one statement and one commit.
@@ -30,15 +31,14 @@ type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result
 /// An item is acknowledged after the commit of its group. A group that fails is retried one
 /// by one, so that a bad item harms nobody else. The write goes on when its caller leaves.
 ///
-/// Each runtime has a queue and a connection of its own, so that a write crosses no thread: while a large group of one
+/// Each runtime has a queue and a connection of its own, so that a write crosses no thread: while the group of one
 /// waits for the disk, another is planned.
 pub struct GroupWriter<T, R> {
     db: Db,
     most: usize,
     write: Arc<Write<T, R>>,
     queues: RwLock<HashMap<runtime::Id, mpsc::Sender<Waiting<T, R>>>>,
-    /// Held while a group is written, unless several are.
-    turn: Arc<Mutex<()>>,
+    turn: Turn,
 }
 
 impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
@@ -47,7 +47,14 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
     where
         W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync + 'static,
     {
-        Self { db: db.clone(), most, write: Arc::new(write), queues: RwLock::default(), turn: Arc::default() }
+        Self { db: db.clone(), most, write: Arc::new(write), queues: RwLock::default(), turn: None }
+    }
+
+    /// The same where a statement takes more by itself than its items add: a small group waits for the one that another
+    /// runtime writes, and grows meanwhile.
+    #[must_use]
+    pub fn in_turn(self) -> Self {
+        Self { turn: Some(Arc::default()), ..self }
     }
 
     /// Writes one item; returns when it is committed.
@@ -69,7 +76,7 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
         queues.retain(|_, queue| !queue.is_closed());
         let begin = || {
             let (queue, waiting) = mpsc::channel(4 * self.most);
-            let (write, turn) = (Arc::clone(&self.write), Arc::clone(&self.turn));
+            let (write, turn) = (Arc::clone(&self.write), self.turn.clone());
             let writer = Writer { db: self.db.clone(), conn: None, write, turn };
             spawn("group write", writer.run(waiting, self.most));
             queue
@@ -82,7 +89,7 @@ struct Writer<T, R> {
     db: Db,
     conn: Option<HereConn>,
     write: Arc<Write<T, R>>,
-    turn: Arc<Mutex<()>>,
+    turn: Turn,
 }
 
 impl<T, R> Writer<T, R> {
@@ -97,9 +104,11 @@ impl<T, R> Writer<T, R> {
                     continue;
                 }
             }
-            let mutex = Arc::clone(&self.turn);
-            let turn =
-                if waiting.len() < SMALL { timeout(TURN, mutex.lock()).await.ok() } else { mutex.try_lock().ok() };
+            let turn = match self.turn.clone() {
+                Some(turn) if waiting.len() < SMALL => timeout(TURN, turn.lock_owned()).await.ok(),
+                Some(turn) => turn.try_lock_owned().ok(),
+                None => None,
+            };
             while waiting.len() < most
                 && let Ok(next) = queue.try_recv()
             {

@@ -103,7 +103,7 @@ fn as_kept(payload: Value) -> Box<RawValue> {
 
 /// Stores events, many in one commit.
 pub(crate) fn acceptor(db: &platform_db::Db) -> GroupWriter<NewEvent, Accepted> {
-    GroupWriter::new(db, 64, |conn, events| repository::accept(conn, events).boxed())
+    GroupWriter::new(db, 64, |conn, events| repository::accept(conn, events).boxed()).in_turn()
 }
 
 impl PgTriggers {
