@@ -12,7 +12,7 @@ race       platform-tests  idempotency:: tenants::racing tiers:: queue:: thread_
 streams    platform-tests  stream::
 matrix     platform-tests  matrix:: access:: credentials:: oauth:: owners:: projects::
 matrix     platform-auth
-egress     platform-tests  files:: tools::calls_that_cannot
+egress     platform-tests  doors:: files:: tools::calls_that_cannot
 egress     platform-egress
 hostile    platform-child
 hostile    platform-tests  attackers:: hostile:: hostile_files:: hostile_reads:: connections:: guessing:: wire:: http:: malformed:: limits:: tool_servers::
