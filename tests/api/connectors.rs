@@ -12,11 +12,12 @@ use serde_json::json;
 
 use crate::{
     integrations::{app_with_crm, decide, pack},
-    support::{PROGRAM, UNBOUNDED, text},
+    support::{PROGRAM, UNBOUNDED, agent, text},
+    triggers::trigger,
 };
 
 #[tokio::test]
-async fn an_oauth_app_that_says_little_asks_for_its_client_and_one_that_is_gone_leaves_servers_to_delete() {
+async fn an_oauth_app_that_says_little_asks_for_its_client_and_one_that_is_gone_leaves_what_can_be_deleted() {
     let (app, crm, db, directory) = app_with_crm("little", &[]).await;
     drop(app);
     let whole = pack(crm.url());
@@ -43,12 +44,20 @@ async fn an_oauth_app_that_says_little_asks_for_its_client_and_one_that_is_gone_
     let begun = connect(given).await.body;
     assert_eq!(decide(&app, &begun, &[("code", "good"), ("iss", crm.url())]).await.status, StatusCode::OK);
     let server = text(&app.post("/integrations/crm/servers", json!({})).await.body["_id"]);
+    let given = json!({"agentId": agent(&app, json!({"name": "A"})).await, "triggerConfig": {"list": "a"}});
+    let of_app = trigger(&app, &server, "item_added", given).await;
+    let of_app = format!("/triggers/{}", text(&of_app["id"]));
 
     drop(app);
     remove_file(directory.join("crm.yaml")).expect("gone");
     let app = TestApp::start(PROGRAM, &db, &[settings.as_slice(), UNBOUNDED.as_slice()].concat());
     let tools = format!("/integrations/servers/{server}");
     assert_eq!(app.get(&format!("{tools}/tools")).await.error(), "APP_NOT_FOUND");
+    let renamed = app.patch(&of_app, json!({"name": "Other", "enabled": false})).await;
+    assert_eq!(renamed.error(), "APP_NOT_FOUND", "its settings cannot be judged");
+    let off = app.patch(&of_app, json!({"enabled": false})).await;
+    assert_eq!((off.status, &off.body["enabled"]), (StatusCode::OK, &json!(false)), "{}", off.body);
+    assert_eq!(app.delete(&of_app).await.status, StatusCode::OK);
     assert_eq!(app.delete(&tools).await.status, StatusCode::OK);
 }
 

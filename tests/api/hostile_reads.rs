@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use crate::{
     hostile::{STALL, TURNS, longest_stall},
-    support::{PROGRAM, UNBOUNDED, finished, other_account, peak_memory, say, user},
+    support::{
+        PROGRAM, UNBOUNDED, app_with_tools, eventually, finished, other_account, peak_memory, say, tool, tool_server,
+        user,
+    },
 };
 
 /// A chat of so many messages, each of which says a text so many times.
@@ -105,4 +108,120 @@ async fn passwords_that_are_guessed_or_made_take_little_memory_and_leave_turns_t
     // Four at once take 19 MiB each.
     let took = peak_memory(&app).saturating_sub(before);
     assert!(took < 120, "{took} MiB");
+}
+
+#[tokio::test]
+async fn braces_that_nothing_ends_and_arguments_that_an_address_repeats_stop_nobody() {
+    let _turn = TURNS.acquire().await;
+    let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
+    let open = json!({"name": "Open", "identifier": "open", "presets": "{{".repeat(100_000)});
+    assert_eq!(app.post("/assistants", open).await.status, StatusCode::CREATED);
+    let in_path = tool("in_path", &format!("/{}", "${a}".repeat(500)), &json!({"pathParametersKeys": ["a"]}));
+    let in_query = tool("in_query", "/", &json!({"queryParametersKeys": vec!["a"; 200]}));
+    let tools = [in_path, in_query].map(|mut tool: Value| {
+        tool["method"] = "GET".into();
+        tool["function"]["parameters"] = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+        tool
+    });
+    let id = tool_server(&app, server.url(), &tools).await;
+    let (answers, stall) = longest_stall(&app, async {
+        let said = app.post("/assistants/open/messages", json!({"message": "Hi", "skipSummarization": true})).await;
+        let mut tried = Vec::new();
+        for name in ["in_path", "in_query"] {
+            let given = json!({"parameters": {"a": "\u{e9}".repeat(50_000)}});
+            tried.push(app.post(&format!("/tool-servers/{id}/tools/{name}/test"), given).await);
+        }
+        (said, tried)
+    })
+    .await;
+    let (said, tried) = answers;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    for tried in tried {
+        let error = tried.body["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("INVALID_ARGUMENTS"), "{}", tried.body);
+    }
+    assert!(server.recorded().is_empty(), "nothing of it was sent");
+    // Twenty-eight seconds where each brace was looked for to the end of the text.
+    assert!(stall < STALL, "health took {stall:?}");
+    assert!(peak_memory(&app) < 400, "{} MiB", peak_memory(&app));
+}
+
+#[tokio::test]
+async fn a_filter_by_lists_ends_in_time_however_long_those_are_that_it_is_held_against() {
+    let _turn = TURNS.acquire().await;
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
+    say(&app, "Hello").await;
+    let elements = |count: usize| (0..count).map(|n| json!({"x": n})).collect::<Vec<_>>();
+    let list = json!({"a": elements(5000)});
+    db.run(&format!(
+        "CREATE TEMPORARY TABLE one ON COMMIT PRESERVE ROWS AS SELECT * FROM chats LIMIT 1;
+         UPDATE one SET metadata = '{list}';
+         DO $$ BEGIN FOR n IN 1..600 LOOP
+            UPDATE one SET uid = 'long-' || n; INSERT INTO chats SELECT * FROM one;
+         END LOOP; END $$"
+    ))
+    .await;
+    let chats = async |elements: Vec<Value>| app.post("/assistants/chats", json!({"metadata": {"a": elements}})).await;
+    let few = chats(vec![json!({"x": 4999})]).await;
+    assert_eq!(few.body["total"], 600);
+    let many = chats(elements(101)).await;
+    assert_eq!((many.status, many.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{}", many.body);
+    let last: Vec<Value> = elements(5000).split_off(4900);
+    let began = Instant::now();
+    let long = chats(last).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_eq!((long.status, long.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"));
+    assert!(long.body["message"].as_str().is_some_and(|told| told.contains("ask for less")), "{}", long.body);
+}
+
+#[tokio::test]
+async fn lists_of_one_account_that_take_long_hold_up_no_reads() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
+    let chat = say(&app, "Hello").await.header("x-chat-uid").to_owned();
+    let made = app.post("/tenants", json!({"tenantId": "acme"})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let read = async || app.get(&format!("/assistants/default/chats/{chat}")).await.status;
+    assert_eq!(read().await, StatusCode::OK);
+    for (table, list) in [
+        ("tenants", "/tenants?search=a"),
+        ("subtenants", "/tenants/acme/subtenants"),
+        ("subtenants", "/tenants/acme"),
+        ("costs", "/tenants/acme/costs"),
+        ("files", "/files"),
+        ("triggers", "/triggers"),
+    ] {
+        let held = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(600)");
+        let locked = "SELECT count(*) AS n FROM pg_locks JOIN pg_database d ON d.oid = database \
+            WHERE d.datname = current_database() AND mode = 'AccessExclusiveLock' AND locktype = 'relation' AND granted";
+        let blocked = "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() \
+            AND wait_event_type = 'Lock'";
+        let reads = async {
+            eventually("the lock", async || (db.number(locked).await > 0).then_some(())).await;
+            let lists = join_all((0..16).map(|_| app.get(list)));
+            let read = async {
+                eventually("a list that waits", async || (db.number(blocked).await > 0).then_some(())).await;
+                // Of all threads that serve.
+                for _ in 0..8 {
+                    let read = tokio::time::timeout(Duration::from_secs(30), read()).await;
+                    assert_eq!(read.ok(), Some(StatusCode::OK), "{list} holds up reads");
+                }
+            };
+            tokio::select! {
+                _ = lists => panic!("{list} does not look into {table}"),
+                () = read => {}
+            }
+        };
+        tokio::select! {
+            () = db.run(&held) => panic!("the lock ended"),
+            () = reads => {}
+        }
+        db.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() \
+             AND query LIKE '%pg_sleep(600)' AND pid <> pg_backend_pid()",
+        )
+        .await;
+    }
 }

@@ -527,6 +527,12 @@ async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments()
     let asked = modern(&app, "", "tools/call", call("a", state, yes.clone()), can.clone()).await.body;
     assert_eq!(asked["result"]["resultType"], "input_required", "it was declined: {asked}");
     let state = asked["result"]["requestState"].clone();
+    let described = json!({"function": {"name": "wipe", "description": "Wipes all of them."}});
+    let path = format!("/tool-servers/{}", text(&made.body["_id"]));
+    assert_eq!(app.patch(&format!("{path}/tools/wipe"), described).await.status, StatusCode::OK);
+    let asked = modern(&app, "", "tools/call", call("a", state, yes.clone()), can.clone()).await.body;
+    assert_eq!(asked["result"]["resultType"], "input_required", "the tool is another than was asked about: {asked}");
+    let state = asked["result"]["requestState"].clone();
     let second = app_on(&db, &[]);
     let (one, other) = tokio::join!(
         modern(&app, "", "tools/call", call("a", state.clone(), yes.clone()), can.clone()),

@@ -560,6 +560,14 @@ async fn fields_are_judged_before_the_record_and_its_version() {
             late.push(format!("{path} {patch}: {}", refused.body));
         }
     }
+    for query in
+        ["agents/nobody/threads?state=zz", "agents/nobody/threads?startDate=x", "projects/nobody/threads?state=zz"]
+    {
+        let refused = app.get(&format!("/{query}")).await;
+        if refused.status != StatusCode::BAD_REQUEST {
+            late.push(format!("{query}: {}", refused.body));
+        }
+    }
     assert!(late.is_empty(), "{late:#?}");
     let right = app.patch("/environments/nobody", json!({"name": "x"})).await;
     assert_eq!(right.error(), "ENVIRONMENT_NOT_FOUND");

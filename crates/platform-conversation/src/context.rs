@@ -506,13 +506,11 @@ impl<'a> Reader<'a> {
 fn fill(template: &str, params: &Value) -> Option<String> {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
-    while let Some((before, after)) = rest.split_once("{{") {
+    // What no `}}` ends is text, as is all that follows.
+    while let Some((before, (path, after))) =
+        rest.split_once("{{").and_then(|(before, after)| Some((before, after.split_once("}}")?)))
+    {
         filled.push_str(before);
-        let Some((path, after)) = after.split_once("}}") else {
-            filled.push_str("{{");
-            rest = after;
-            continue;
-        };
         let value = path.trim().split('.').try_fold(params, |value, key| value.get(key));
         match value {
             None | Some(Value::Null) => {}

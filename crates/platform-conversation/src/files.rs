@@ -154,7 +154,12 @@ impl FileFetcher {
     /// looked at. What type of file each is, is known then (contract 00 §12). `FILE_NOT_FOUND`, `VALIDATION_ERROR` or
     /// `URL_NOT_ALLOWED` when one cannot be read, `SERVICE_UNAVAILABLE` when files of other messages take all room, or
     /// time.
-    pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
+    pub async fn fetch(
+        &self,
+        account: &AccountId,
+        owner: &Owner,
+        files: &mut [File],
+    ) -> Result<Vec<StoredFile>, FetchError> {
         let (tenant, user) = (owner.tenant_id.as_deref(), owner.subtenant_id.as_deref().unwrap_or_default());
         let end_user = tenant.map(|tenant| joined([account.as_str(), tenant, user]));
         let end_user = end_user.as_ref();
@@ -172,10 +177,11 @@ impl FileFetcher {
                         fetch(egress, &path(i), file, left).await
                     }
                 };
-                kept.map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))
+                let kept = kept.map_err(|error| FetchError { file: Some(i), error })?;
+                Ok::<_, FetchError>(kept.map(|(media_type, bytes)| (i, media_type, bytes)))
             });
             let kept = futures_util::future::try_join_all(fetches).await?;
-            Ok::<_, Error>((kept.into_iter().flatten().collect::<Vec<_>>(), place))
+            Ok::<_, FetchError>((kept.into_iter().flatten().collect::<Vec<_>>(), place))
         };
         let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
         let (kept, _place) = tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(slow)??;
@@ -185,8 +191,8 @@ impl FileFetcher {
         let room = room.map(Arc::new);
         let mut stored = Vec::with_capacity(kept.len());
         for (i, media_type, bytes) in kept {
-            let content =
-                self.content(account, &files[i].name, media_type, bytes).await.map_err(|error| error.at(&path(i)))?;
+            let content = self.content(account, &files[i].name, media_type, bytes).await;
+            let content = content.map_err(|error| FetchError { file: Some(i), error: error.at(&path(i)) })?;
             stored.push(StoredFile { position: position(i), content, _room: room.clone() });
         }
         Ok(stored)
@@ -220,6 +226,27 @@ impl FileFetcher {
         }
         left.take(usize::try_from(stored.size).unwrap_or(usize::MAX))?;
         Ok(Some((stored.mime_type.clone(), self.files.bytes(account, &stored, MAX_BYTES as u64).await?)))
+    }
+}
+
+/// Files of a message could not be read.
+#[derive(Debug)]
+pub struct FetchError {
+    /// Which of them, where it is one.
+    pub file: Option<usize>,
+    /// Why.
+    pub error: Error,
+}
+
+impl From<Error> for FetchError {
+    fn from(error: Error) -> Self {
+        Self { file: None, error }
+    }
+}
+
+impl From<FetchError> for Error {
+    fn from(FetchError { error, .. }: FetchError) -> Self {
+        error
     }
 }
 

@@ -61,7 +61,7 @@ pub use context::UserMessage;
 pub use dictation::Dictations;
 pub use environments::{Environments, InheritedParts, check_environment, use_environments_in};
 pub use feedback::{MessageFeedback, NewFeedback};
-pub use files::{FileFetcher, StoredFile, message_file_bytes, screen_files};
+pub use files::{FetchError, FileFetcher, StoredFile, message_file_bytes, screen_files};
 pub use history::kept_history;
 pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
 pub use message::{

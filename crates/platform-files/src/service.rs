@@ -110,7 +110,8 @@ impl PgFileService {
         if self.end_user_bytes == 0 || new.owner.tenant_id.is_none() {
             return Ok(());
         }
-        let kept = repository::bytes_of(self.db.read().await?.get(), account, &new.owner, self.clock.now()).await?;
+        let kept =
+            repository::bytes_of(&*self.db.fair_conn(account).await?, account, &new.owner, self.clock.now()).await?;
         if u64::try_from(kept).unwrap_or(0) + new.size <= self.end_user_bytes {
             return Ok(());
         }
@@ -299,8 +300,8 @@ impl FileService for PgFileService {
     }
 
     async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList> {
-        let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), account, filter, self.clock.now(), page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (rows, total) = repository::list(&conn, account, filter, self.clock.now(), page).await?;
         let items = rows.into_iter().map(|row| self.shown(row)).collect();
         Ok(FileList { items, total, offset: page.offset, limit: page.limit })
     }

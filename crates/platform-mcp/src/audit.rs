@@ -31,19 +31,26 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MAX_PAYLOAD: usize = 65_536;
 /// Ends of names whose values are not kept.
-const SECRETS: [&str; 13] = [
+const SECRETS: [&str; 20] = [
+    "accesskey",
     "apikey",
     "authorization",
     "cookie",
     "credential",
+    "encryptionkey",
     "jwt",
+    "otp",
+    "pass",
     "passphrase",
     "passwd",
     "password",
+    "passwordhash",
     "privatekey",
     "privatekeypem",
     "pwd",
     "secret",
+    "secretkey",
+    "signingkey",
     "token",
 ];
 /// What may name the `value` beside it, as in lists of headers.
@@ -53,9 +60,10 @@ const MAX_WRITTEN_OUT: usize = 1000;
 static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)\b(bearer|basic)(:?\s+|%20)([A-Za-z0-9._~+/=-]{8,})"));
 static PASSWORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"(://[^/?#\s:@]*:)([^/?#\s@]+)@"));
 static PARAMETER: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'])([A-Za-z0-9_.\[\]-]+)=(["']?)([^?&#;,\s"'<>]+)"#));
+    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'{])([A-Za-z0-9_.\[\]-]+)(=|["']?\s?:\s?)(["']?)([^?&#;,\s"'<>{}\[\]]+)"#));
+static PEM: LazyLock<Regex> = LazyLock::new(|| pattern(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+"));
 /// Keys that tell by their form what they are: ours, those of GitHub, Slack, OpenAI, Anthropic, Google, Groq, Hugging Face and
-/// xAI, and JSON Web Tokens.
+/// xAI, Stripe, GitLab and AWS, and JSON Web Tokens.
 static KEY: LazyLock<Regex> = LazyLock::new(|| {
     let forms = [
         r"[a-z]{2,12}-[A-Za-z0-9]{43}",
@@ -66,6 +74,9 @@ static KEY: LazyLock<Regex> = LazyLock::new(|| {
         r"AIza[A-Za-z0-9_-]{35}",
         r"(?:gsk|hf)_[A-Za-z0-9]{20,}",
         r"xai-[A-Za-z0-9]{40,}",
+        r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}",
+        r"glpat-[A-Za-z0-9_-]{20,}",
+        r"(?:AKIA|ASIA)[A-Z0-9]{16}",
         r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+",
     ];
     pattern(&format!(r"(?-u:\b)(?:{})(?-u:\b)", forms.join("|")))
@@ -225,7 +236,7 @@ fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
                 let is_secret = is_secret
                     || is_name_of_secret(name, value.is_number())
                     || names_secret && name.eq_ignore_ascii_case("value");
-                (name.clone(), masked(value, is_secret, secrets))
+                (without_written_out(name, secrets), masked(value, is_secret, secrets))
             };
             fields.iter().map(field).collect()
         }
@@ -262,13 +273,16 @@ fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
         if is_secret { format!("{}{}{}", &found[1], &found[2], note(&found[3])) } else { found[0].to_owned() }
     });
     let text = PASSWORD.replace_all(&text, |found: &Captures<'_>| format!("{}{}@", &found[1], note(&found[2])));
+    let text = PEM.replace_all(&text, |found: &Captures<'_>| note(&found[0]));
     let text = PARAMETER.replace_all(&text, |found: &Captures<'_>| {
-        let is_number = found[4].bytes().all(|byte| byte.is_ascii_digit());
-        if is_name_of_secret(&found[2], is_number) {
-            format!("{}{}={}{}", &found[1], &found[2], &found[3], note(&found[4]))
-        } else {
-            found[0].to_owned()
+        let (name, is, value) = (&found[2], &found[3], &found[5]);
+        let is_scheme = ["basic", "bearer"].iter().any(|scheme| value.eq_ignore_ascii_case(scheme));
+        if value == MASK || is_scheme || !is_name_of_secret(name, value.bytes().all(|byte| byte.is_ascii_digit())) {
+            return found[0].to_owned();
         }
+        // Behind a colon may stand any word of a sentence: it is not looked for elsewhere.
+        let masked = if is == "=" { note(value) } else { MASK };
+        format!("{}{name}{is}{}{masked}", &found[1], &found[4])
     });
     KEY.replace_all(&text, |found: &Captures<'_>| note(&found[0])).into_owned()
 }
@@ -311,11 +325,16 @@ mod tests {
         let named = json!({"jwt": "canary-a", "privateKeyPem": "canary-b", "token2": "canary-c", "tokenValue": "canary-d",
             "sh": "API_TOKEN=canary-e; DB_PASSWORD='canary-f' API_KEY=\"canary-g\" n=1 max_tokens=100000",
             "db": "Server=db;User=sa;Password=canary-h", "to": "url=https://a/x?access_token=canary-i",
-            "list": "a=1,token=canary-j", "authorizationStatus": "active", "secretary": "Ann"});
+            "list": "a=1,token=canary-j", "authorizationStatus": "active", "secretary": "Ann",
+            "secretAccessKey": "canary-k", "signing_key": "canary-l", "otp": "canary-m", "passwordHash": "canary-n",
+            "said": "Here: {\"password\":\"canary-o\", \"n\": 5}", "yaml": "password: canary-p\nuser: sa\nX-Api-Key: canary-q",
+            "pem": "-----BEGIN RSA PRIVATE KEY-----\ncanary/r+\n-----END", "Bearer canary-s": 1});
         let key = format!("my key is ak-{}, theirs ghp_{} and so-on", "c4nary".repeat(7) + "7", "c4nary".repeat(6));
         let [named, key] = kept(&[named, json!(key)], None);
         assert!(!named.contains("canary"), "{named}");
-        for kept in ["n=1 max_tokens=100000", "User=sa", "url=https://a/x?", "active", "Ann"] {
+        for kept in
+            ["n=1 max_tokens=100000", "User=sa", "user: sa", "\\\"n\\\": 5", "url=https://a/x?", "active", "Ann"]
+        {
             assert!(named.contains(kept), "{named}");
         }
         assert!(!key.contains("c4nary") && key.contains("and so-on"), "{key}");

@@ -166,7 +166,7 @@ impl Calling {
             request_state: message.text("requestState").map(str::to_owned),
         };
         if tool.requires_approval
-            && let Some(result) = self.approval(message, &mut before).await
+            && let Some(result) = self.approval(&tool, message, &mut before).await
         {
             return Called::Failed(result);
         }
@@ -186,7 +186,7 @@ impl Calling {
                 }
             }
         };
-        let called = if tool.requires_approval { self.still_approved(called) } else { called };
+        let called = if tool.requires_approval { self.still_approved(&tool, called) } else { called };
         match called {
             Called::Result(result) => Called::Result(self.note(outcome, code, result).await),
             Called::Failed(result) => Called::Failed(self.note(outcome, code, result).await),
@@ -266,18 +266,20 @@ impl Calling {
         }
     }
 
-    /// What stands for this call and no other.
-    fn digest(&self) -> String {
-        let account = self.context.viewer.caller.account.as_str();
-        sha256_hex(json!([account, self.context.viewer.name, self.profile, self.name, self.arguments]).to_string())
+    /// What stands for this call and no other: of this tool as it is described now.
+    fn digest(&self, tool: &Tool) -> String {
+        let viewer = &self.context.viewer;
+        let (account, target) = (viewer.caller.account.as_str(), tool.target.names());
+        let call = json!([account, viewer.name, self.profile, self.name, target, tool.definition, self.arguments]);
+        sha256_hex(call.to_string())
     }
 
     /// What an upstream asks for in the middle of a call that was approved comes back as approved.
-    fn still_approved(&self, called: Called) -> Called {
+    fn still_approved(&self, tool: &Tool, called: Called) -> Called {
         let Called::Result(mut result) = called else { return called };
         if result["resultType"] == "input_required" {
             let until = self.gateway.clock.now().0 + APPROVAL_MS;
-            let signed = self.gateway.vault.sign(APPROVED, &format!("{}.{until}", self.digest()));
+            let signed = self.gateway.vault.sign(APPROVED, &format!("{}.{until}", self.digest(tool)));
             let state = result["requestState"].as_str().unwrap_or_default();
             result["requestState"] = format!("{APPROVED}.{until}.{signed}.{state}").into();
         }
@@ -304,13 +306,13 @@ impl Calling {
 
     /// What is answered instead of a call that somebody is to approve first; the state of one that was approved gives
     /// way to the upstream's.
-    async fn approval(&self, message: &Message, before: &mut Before) -> Option<Value> {
+    async fn approval(&self, tool: &Tool, message: &Message, before: &mut Before) -> Option<Value> {
         let decides = match self.decides().await {
             Ok(decides) => decides,
             Err(error) => return Some(self.refused(error.code().as_str(), error.message()).await),
         };
         let asks = decides && message.is_modern && message.can_ask_by_form();
-        let (digest, now) = (self.digest(), self.gateway.clock.now().0);
+        let (digest, now) = (self.digest(tool), self.gateway.clock.now().0);
         let is_signed = |purpose: &str, until: &str, signed: &str| {
             self.gateway.vault.has_signed(purpose, &format!("{digest}.{until}"), signed)
                 && until.parse::<i64>().is_ok_and(|until| until > now)

@@ -121,8 +121,8 @@ impl ProjectService for PgProjectService {
 
     async fn list(&self, caller: &Caller, filter: &ProjectFilter, page: Page) -> Result<ProjectPage> {
         let (archived, readable) = (filter.archived == Some(true), self.reach(caller).await?.readable());
-        let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), &caller.account, archived, readable.as_deref(), page).await?;
+        let conn = self.db.fair_conn(&caller.account).await?;
+        let (rows, total) = repository::list(&conn, &caller.account, archived, readable.as_deref(), page).await?;
         let projects = rows.into_iter().map(Project::from).collect();
         Ok(ProjectPage { projects, total, offset: page.offset, limit: page.limit })
     }

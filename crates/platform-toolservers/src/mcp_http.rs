@@ -18,8 +18,8 @@ use platform_egress::{
 };
 use rmcp::{
     model::{
-        ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcError, JsonRpcMessage, JsonRpcRequest, RequestId,
-        ServerJsonRpcMessage, ServerResult,
+        ClientJsonRpcMessage, ClientRequest, ErrorData, GetMeta, JsonRpcError, JsonRpcMessage, JsonRpcRequest,
+        ProgressToken, RequestId, ServerJsonRpcMessage, ServerResult,
     },
     transport::{
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
@@ -109,9 +109,9 @@ impl StreamableHttpClient for McpHttp {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let asked = match &message {
-            JsonRpcMessage::Request(request) => Some(request.id.clone()),
-            _ => None,
+        let (asked, progress) = match &message {
+            JsonRpcMessage::Request(sent) => (Some(sent.id.clone()), sent.request.get_meta().get_progress_token()),
+            _ => (None, None),
         };
         let answer = request.json(&message).send().await.map_err(Error::Client)?;
         let status = answer.status().as_u16();
@@ -141,7 +141,8 @@ impl StreamableHttpClient for McpHttp {
                 Ok::<_, io::Error>(chunk)
             });
             let events = checked(SseStream::from_bytes_stream(bytes));
-            let events = events.try_filter(move |event| ready(!is_of_another(event, asked.as_ref())));
+            let events =
+                events.try_filter(move |event| ready(!is_of_another(event, asked.as_ref(), progress.as_ref())));
             let events = events.map_ok(move |event| {
                 let whole = event.data.as_ref().and_then(|data| mend(data.as_bytes()));
                 match whole.and_then(|whole| String::from_utf8(whole).ok()) {
@@ -350,15 +351,24 @@ async fn refused(
     }
 }
 
-/// Whether an event answers another request than the one whose answer it is in: that one's caller gets its own.
-fn is_of_another(event: &Sse, asked: Option<&RequestId>) -> bool {
+/// Whether an event answers another request than the one whose answer it is in, or tells of the progress of another: that
+/// one's caller gets its own.
+fn is_of_another(event: &Sse, asked: Option<&RequestId>, progress: Option<&ProgressToken>) -> bool {
     #[derive(Deserialize)]
-    struct Answer {
-        id: RequestId,
-        method: Option<IgnoredAny>,
+    struct Told {
+        id: Option<RequestId>,
+        method: Option<String>,
+        #[serde(default)]
+        params: Value,
     }
-    let answer = event.data.as_deref().and_then(|data| parse::<Answer>(data.as_bytes()).ok());
-    answer.is_some_and(|answer| answer.method.is_none() && Some(&answer.id) != asked)
+    let told = event.data.as_deref().and_then(|data| parse::<Told>(data.as_bytes()).ok());
+    told.is_some_and(|told| match (told.id, told.method.as_deref()) {
+        (Some(id), None) => Some(&id) != asked,
+        (_, Some("notifications/progress")) => {
+            ProgressToken::deserialize(&told.params["progressToken"]).ok().as_ref() != progress
+        }
+        _ => false,
+    })
 }
 
 fn text(answer: &HttpResponse, name: &str) -> Option<String> {
@@ -434,4 +444,23 @@ fn is_request(event: &Sse) -> bool {
 
 fn check_values(json: &[u8]) -> Result<(), &'static str> {
     if memory_of(json) > MAX_VALUES { Err("it holds too many values") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_tells_of_the_call_whose_answer_it_is_in_alone() {
+        let event = |data: Value| Sse { data: Some(data.to_string()), ..Sse::default() };
+        let of = |token: i64| json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token}});
+        let (asked, token) = (RequestId::Number(7), ProgressToken(RequestId::Number(3)));
+        let is_of_another = |told: Value| is_of_another(&event(told), Some(&asked), Some(&token));
+        for own in [of(3), json!({"id": 7, "result": {}}), json!({"id": 9, "method": "ping"}), json!({"method": "x"})] {
+            assert!(!is_of_another(own.clone()), "{own}");
+        }
+        for other in [of(4), json!({"id": 8, "result": {}}), json!({"id": "7", "error": {}})] {
+            assert!(is_of_another(other.clone()), "{other}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::{
     code,
+    definition::ToolDefinition,
     failure::Failure,
     mcp::{Changed, Due},
     model::{ServerType, ToolServer},
@@ -55,7 +56,8 @@ impl PgToolServerService {
         };
         let began = self.clock.now();
         let mut fetched = fetch(&UpstreamCredentials::Own).await;
-        if let Some(with) = with.filter(|_| is_refused(&fetched)) {
+        let callers = with.filter(|_| is_refused(&fetched));
+        if let Some(with) = callers {
             fetched = fetch(with).await;
         }
         if is_refused(&fetched) {
@@ -72,6 +74,9 @@ impl PgToolServerService {
                 return Ok((row.shown(), None));
             }
             let before = row.settings()?.tool_definitions;
+            if callers.is_some() {
+                fetched = fetched.map(|seen| joined(&before, seen, self.limits.tools_per_server));
+            }
             let health = row.health.clone();
             let changed = note_tools(&mut row, fetched, &before, if failure.is_some() { now } else { began })?;
             if changed {
@@ -139,6 +144,16 @@ impl PgToolServerService {
         let is_unread = server.settings.tool_definitions.is_empty();
         server.kind == ServerType::Mcp && (is_unread || self.were_read_before(server, STALE))
     }
+}
+
+/// The tools of a server that shows each caller their own: what one of them does not see others may.
+fn joined(known: &[ToolDefinition], seen: Vec<ToolDefinition>, most: usize) -> Vec<ToolDefinition> {
+    let of = |tools: &[ToolDefinition], name: &str| tools.iter().find(|tool| tool.function.name == name).cloned();
+    let again = |tool: &ToolDefinition| of(&seen, &tool.function.name).unwrap_or_else(|| tool.clone());
+    let mut tools: Vec<ToolDefinition> = known.iter().map(again).collect();
+    tools.extend(seen.into_iter().filter(|tool| of(known, &tool.function.name).is_none()));
+    tools.truncate(most);
+    tools
 }
 
 /// When servers are read next at the earliest: one that says all the time that it has changed is read a few times and then once a
@@ -233,6 +248,23 @@ pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_caller_does_not_see_of_a_server_stays_for_the_others() {
+        let tool = |name: &str, description: &str| {
+            let mut tool = ToolDefinition::default();
+            (tool.function.name, tool.function.description) = (name.to_owned(), description.to_owned());
+            tool
+        };
+        let known = [tool("echo", "Old"), tool("admin", "Of few")];
+        let seen = |of: Vec<ToolDefinition>, most| {
+            let of = joined(&known, of, most).into_iter().map(|tool| tool.function);
+            of.map(|function| format!("{}: {}", function.name, function.description)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(Vec::new(), 9), ["echo: Old", "admin: Of few"]);
+        assert_eq!(seen(vec![tool("echo", "New"), tool("other", "")], 9), ["echo: New", "admin: Of few", "other: "]);
+        assert_eq!(seen(vec![tool("other", "")], 2), ["echo: Old", "admin: Of few"], "nobody crowds out what is known");
+    }
 
     #[test]
     fn a_server_that_nags_is_read_a_few_times_then_once_a_minute_and_one_that_does_not_answer_ever_more_seldom() {

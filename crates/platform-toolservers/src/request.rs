@@ -19,6 +19,9 @@ pub(crate) const URL_ENCODED: &str = "application/x-www-form-urlencoded";
 const MAX_PARTS: usize = 100;
 const MAX_FORM: usize = 26_214_400;
 
+/// Bytes of an address: its template may name one argument many times.
+const MAX_ADDRESS: usize = 65_536;
+
 /// What stands in a path as it is (RFC 3986 §2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -57,9 +60,15 @@ pub(crate) fn address(server: &Url, tool: &ToolDefinition, arguments: &Object) -
         };
         for value in values {
             url.query_pairs_mut().append_pair(key, &plain(value));
+            check_length(url.as_str())?;
         }
     }
     Ok(url)
+}
+
+fn check_length(address: &str) -> Result<(), Failure> {
+    let issue = || format!("They make an address of more than {MAX_ADDRESS} bytes.");
+    if address.len() > MAX_ADDRESS { Err(Failure::arguments(vec![issue()])) } else { Ok(()) }
 }
 
 fn fill(endpoint: &str, arguments: &Object) -> Result<String, Failure> {
@@ -75,6 +84,7 @@ fn fill(endpoint: &str, arguments: &Object) -> Result<String, Failure> {
         }
         filled.push_str(before);
         filled.extend(utf8_percent_encode(&value, ENCODED));
+        check_length(&filled)?;
         rest = after;
     }
     filled.push_str(rest);

@@ -320,6 +320,22 @@ impl PgTriggers {
         format!("{}/v1/hooks/{}", self.public_url.trim_end_matches('/'), token.expose())
     }
 
+    /// Switches off a trigger whose app is gone.
+    async fn switch_off(&self, account: &AccountId, id: &str) -> Result<Trigger> {
+        let mut conn = self.db.conn().await?;
+        let switching = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            TriggerState::Disabled.as_str().clone_into(&mut row.state);
+            (row.auto_paused_ms, row.auto_pause_reason, row.edited_ms) = (None, None, self.clock.now().0);
+            repository::update(conn, account, &row).await?;
+            Ok(row)
+        });
+        let row = switching.await?;
+        drop(conn);
+        self.forget(id).await?;
+        self.shown(row).await
+    }
+
     /// A trigger as it is sent.
     async fn shown(&self, row: TriggerRow) -> Result<Trigger> {
         let account = row.account();
@@ -557,8 +573,8 @@ impl TriggerService for PgTriggers {
         {
             filter.assistant_id = Some(known.id.clone());
         }
-        let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), account, &filter, page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (rows, total) = repository::list(&conn, account, &filter, page).await?;
         drop(conn);
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
@@ -578,7 +594,13 @@ impl TriggerService for PgTriggers {
         checks.finish()?;
         let before = self.require(account, id).await?;
         let open = self.open(before.clone())?;
-        let connector = self.integrations.connector(&before.app)?;
+        let connector = match self.integrations.connector(&before.app) {
+            Ok(connector) => connector,
+            Err(_) if patch.len() == 1 && patch.get("enabled") == Some(&Value::Bool(false)) => {
+                return self.switch_off(account, id).await;
+            }
+            Err(error) => return Err(error),
+        };
         let event = connector.event_type(&before.slug)?;
         let mut changed = overlay(&before.patchable(), patch.clone())?;
         unmask(event, &mut changed, &open.row.config)?;
@@ -664,8 +686,8 @@ impl TriggerService for PgTriggers {
         page: Page,
     ) -> Result<DeliveryPage> {
         self.require(account, id).await?;
-        let conn = self.db.read().await?;
-        let (items, total, page) = repository::list_events(conn.get(), account, id, filter, page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (items, total, page) = repository::list_events(&conn, account, id, filter, page).await?;
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }
 

@@ -299,7 +299,7 @@ impl WebhookService for PgWebhooks {
     }
 
     async fn list(&self, account: &AccountId, page: Page) -> Result<WebhookPage> {
-        let (rows, total) = repository::list(self.db.read().await?.get(), account, page).await?;
+        let (rows, total) = repository::list(&*self.db.fair_conn(account).await?, account, page).await?;
         let items = rows.iter().map(WebhookRow::shown).collect();
         Ok(WebhookPage { items, total, offset: page.offset, limit: page.limit })
     }
@@ -399,8 +399,8 @@ impl WebhookService for PgWebhooks {
         page: Page,
     ) -> Result<DeliveryPage> {
         self.require(account, id).await?;
-        let conn = self.db.read().await?;
-        let (rows, total) = repository::list_deliveries(conn.get(), account, id, filter, page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (rows, total) = repository::list_deliveries(&conn, account, id, filter, page).await?;
         let items = rows.into_iter().map(repository::DeliveryRow::shown).collect::<Result<_>>()?;
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }

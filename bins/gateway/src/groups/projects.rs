@@ -158,8 +158,13 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn threads(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
-    let filter = ThreadFilter { project_id: Some(project(&services, &request).await?.id), ..filter };
-    Answer::ok(&services.threads.list(request.account()?, filter, &request.query_names, page).await?)
+    let found = project(&services, &request).await;
+    // Fields are judged before it matters whose it is.
+    let id = found.as_ref().map_or("", |project| project.id.as_str()).to_owned();
+    let filter = ThreadFilter { project_id: Some(id), ..filter };
+    let listed = services.threads.list(request.account()?, filter, &request.query_names, page).await?;
+    found?;
+    Answer::ok(&listed)
 }
 
 /// Which chats of a project.

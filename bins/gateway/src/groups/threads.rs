@@ -155,8 +155,9 @@ async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answ
     let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
     let (account, agent) = (request.account()?, &request.id("agentId"));
     let filter = ThreadFilter { agent_id: Some(agent.to_string()), ..filter };
-    services.threads.known_agent(account, agent).await?;
+    // Fields are judged before it matters whether there is the agent.
     let mut listed = services.threads.list(account, filter, &request.query_names, page).await?;
+    services.threads.known_agent(account, agent).await?;
     show_callbacks(&request, &mut listed.threads).await;
     Answer::ok(&listed)
 }

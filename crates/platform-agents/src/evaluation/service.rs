@@ -135,8 +135,8 @@ impl EvaluationService for PgEvaluationService {
 
     async fn list(&self, account: &AccountId, thread: &Id<Thread>, page: Page) -> Result<EvaluationList> {
         self.threads.find(account, thread).await?;
-        let conn = self.threads.ports.db.read().await?;
-        repository::list(conn.get(), account, thread, page).await
+        let conn = self.threads.ports.db.fair_conn(account).await?;
+        repository::list(&conn, account, thread, page).await
     }
 
     async fn get(&self, account: &AccountId, thread: &Id<Thread>, id: Option<&Id<Evaluation>>) -> Result<Evaluation> {

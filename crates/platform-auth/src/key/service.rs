@@ -136,7 +136,7 @@ impl KeyService for PgAuthService {
     }
 
     async fn list_keys(&self, caller: &Caller, page: Page) -> Result<ApiKeyPage> {
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(&caller.account).await?;
         let within = caller.projects.as_deref();
         let (rows, total) = repository::list_keys(&mut conn, &caller.account, within, page).await?;
         let items = rows.into_iter().map(KeyRow::into_key).collect::<Result<_>>()?;

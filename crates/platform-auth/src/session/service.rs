@@ -105,7 +105,7 @@ impl SessionService for PgAuthService {
     }
 
     async fn list_sessions(&self, account: &AccountId, filter: &SessionFilter, page: Page) -> Result<SessionPage> {
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let (rows, total) = repository::list(&mut conn, account, filter, page, self.clock.now()).await?;
         let items = rows.into_iter().map(TenantSession::from).collect();
         Ok(SessionPage { items, total, offset: page.offset, limit: page.limit })

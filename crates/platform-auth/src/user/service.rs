@@ -69,7 +69,7 @@ impl UserService for PgAuthService {
     }
 
     async fn list_users(&self, account: &AccountId, page: Page) -> Result<UserPage> {
-        let (rows, total) = repository::list(self.db.read().await?.get(), account, page).await?;
+        let (rows, total) = repository::list(&*self.db.fair_conn(account).await?, account, page).await?;
         let items = rows.into_iter().map(User::from).collect();
         Ok(UserPage { items, total, offset: page.offset, limit: page.limit })
     }

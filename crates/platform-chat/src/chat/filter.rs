@@ -147,6 +147,17 @@ pub(crate) fn known_to(account: &AccountId, caller: &Caller) -> Option<Condition
     Some(Box::new(known))
 }
 
+/// Elements of lists in the metadata that a filter asks for: each is held against each that is stored.
+const MAX_LISTED_ELEMENTS: usize = 100;
+
+fn listed_elements(value: &Value) -> usize {
+    match value {
+        Value::Array(elements) => elements.len() + elements.iter().map(listed_elements).sum::<usize>(),
+        Value::Object(fields) => fields.values().map(listed_elements).sum(),
+        _ => 0,
+    }
+}
+
 type Condition = Box<dyn BoxableExpression<chats::table, Pg, SqlType = Bool>>;
 
 impl ChatFilter {
@@ -157,6 +168,10 @@ impl ChatFilter {
         }
         if let Some(metadata) = &self.metadata {
             checks.metadata("metadata", metadata);
+            if self.listed_elements() > MAX_LISTED_ELEMENTS {
+                let message = format!("metadata: its lists have at most {MAX_LISTED_ELEMENTS} elements together");
+                checks.issue("metadata", "length", message);
+            }
         }
         checks.count("tags", self.tags.as_ref().map_or(0, Vec::len), 50);
         checks.finish()?;
@@ -166,6 +181,11 @@ impl ChatFilter {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Elements of lists in the metadata that are asked for.
+    pub(crate) fn listed_elements(&self) -> usize {
+        self.metadata.iter().flat_map(Object::values).map(listed_elements).sum()
     }
 
     /// The condition as SQL. Its literals keep the statement from being prepared once for all

@@ -3,6 +3,7 @@ use diesel::{
     define_sql_function,
     dsl::sql,
     prelude::*,
+    result::Error as DieselError,
     sql_types::{BigInt, Bool, Date, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
@@ -269,7 +270,32 @@ pub(crate) async fn revision(conn: &Conn, account: &AccountId, uid: &str) -> Res
     Ok(by_uid(account.as_str(), uid).select(chats::revision).first(&mut conn).await.optional()?)
 }
 
-pub(crate) async fn list(conn: &Conn, caller: &Caller, filter: &ChatFilter, page: Page) -> Result<(Vec<ChatRow>, i64)> {
+/// For a filter by lists: PostgreSQL holds each element against each that is stored.
+const LISTS_TIMEOUT: &str = "SET LOCAL statement_timeout = '3s'";
+
+pub(crate) async fn list(
+    conn: &mut Conn,
+    caller: &Caller,
+    filter: &ChatFilter,
+    page: Page,
+) -> Result<(Vec<ChatRow>, i64)> {
+    if filter.listed_elements() == 0 {
+        return Ok(page_of(conn, caller, filter, page).await?);
+    }
+    let listing = conn.transaction::<_, Error, _>(async |conn| {
+        diesel::sql_query(LISTS_TIMEOUT).execute(conn).await?;
+        match page_of(conn, caller, filter, page).await {
+            Err(DieselError::DatabaseError(_, told)) if told.message().ends_with("due to statement timeout") => {
+                let message = "metadata: to look for its lists takes more than 3 s; ask for less, or for fewer chats";
+                Err(Error::invalid("metadata", "limit", message))
+            }
+            found => Ok(found?),
+        }
+    });
+    listing.await
+}
+
+async fn page_of(conn: &Conn, caller: &Caller, filter: &ChatFilter, page: Page) -> QueryResult<(Vec<ChatRow>, i64)> {
     let (mut first, mut second) = (conn, conn);
     let rows = chats::table
         .filter(filter.condition(caller))
@@ -278,8 +304,7 @@ pub(crate) async fn list(conn: &Conn, caller: &Caller, filter: &ChatFilter, page
         .offset(page.offset)
         .select(ChatRow::as_select());
     let total = chats::table.filter(filter.condition(caller)).count();
-    let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
-    Ok((rows, total))
+    futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))
 }
 
 pub(crate) async fn update(

@@ -302,8 +302,8 @@ impl ChatService for PgChatService {
                 filter.assistant_specialization_identifier = Some(identifier);
             }
         }
-        let conn = self.db.fair_conn(account).await?;
-        let (mut rows, total) = repository::list(&conn, caller, &filter, page.page).await?;
+        let mut conn = self.db.fair_conn(account).await?;
+        let (mut rows, total) = repository::list(&mut conn, caller, &filter, page.page).await?;
         let mut limit = page.page.limit;
         if page.omit_content {
             rows.iter_mut().for_each(ChatRow::leave_memories);

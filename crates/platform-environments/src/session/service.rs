@@ -485,9 +485,9 @@ impl SandboxService for PgEnvironments {
         filter: &SessionFilter,
         page: Page,
     ) -> Result<SessionPage> {
-        self.require(account, id).await?;
         filter.check()?;
-        let (rows, total) = repository::list(self.db.read().await?.get(), account, id, filter, page).await?;
+        self.require(account, id).await?;
+        let (rows, total) = repository::list(&*self.db.fair_conn(account).await?, account, id, filter, page).await?;
         let sessions = rows.into_iter().map(|row| row.shown(None)).collect();
         Ok(SessionPage { sessions, total, offset: page.offset, limit: page.limit })
     }

@@ -75,10 +75,10 @@ pub trait TenantService: Send + Sync {
 
 impl PgTenantService {
     async fn shown(&self, account: &AccountId, rows: Vec<TenantRow>) -> Result<Vec<Tenant>> {
-        let conn = self.db.read().await?;
+        let conn = self.db.fair_conn(account).await?;
         let names: Vec<String> = rows.iter().map(|row| row.tenant_id.clone()).collect();
-        let users = repository::count_users(conn.get(), account, &names).await?;
-        let blocked = self.blocked(conn.get(), account, &names).await?;
+        let users = repository::count_users(&conn, account, &names).await?;
+        let blocked = self.blocked(&conn, account, &names).await?;
         let tenant = |row: TenantRow| {
             let (count, blocked) = (users.get(&row.tenant_id).copied(), blocked.contains(&row.tenant_id));
             row.into_tenant(count.unwrap_or(0), blocked)
@@ -122,8 +122,8 @@ impl TenantService for PgTenantService {
     }
 
     async fn list(&self, account: &AccountId, filter: &TenantFilter, page: Page) -> Result<TenantPage> {
-        let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), account, filter.search.as_deref(), page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (rows, total) = repository::list(&conn, account, filter.search.as_deref(), page).await?;
         drop(conn);
         Ok(TenantPage { items: self.shown(account, rows).await?, total })
     }
@@ -229,15 +229,15 @@ impl TenantService for PgTenantService {
         range: (Bound<'_>, Bound<'_>),
     ) -> Result<Vec<TenantCost>> {
         let period = Period::of(by_month, range, self.clock.now())?;
-        let conn = self.db.read().await?;
-        repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::of_tenant(conn.get(), account, Of::Tenant(tenant, subtenant.map(Id::as_str), within), period).await
+        let conn = self.db.fair_conn(account).await?;
+        repository::find(&conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        costs::of_tenant(&conn, account, Of::Tenant(tenant, subtenant.map(Id::as_str), within), period).await
     }
 
     async fn totals(&self, account: &AccountId, tenant: &Id<Tenant>, within: Option<&[String]>) -> Result<CostTotals> {
-        let conn = self.db.read().await?;
-        repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::totals(conn.get(), account, Of::Tenant(tenant, None, within), None).await
+        let conn = self.db.fair_conn(account).await?;
+        repository::find(&conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        costs::totals(&conn, account, Of::Tenant(tenant, None, within), None).await
     }
 
     async fn list_users(
@@ -247,9 +247,9 @@ impl TenantService for PgTenantService {
         filter: &TenantFilter,
         page: Page,
     ) -> Result<SubtenantPage> {
-        let conn = self.db.read().await?;
-        repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        let (rows, total) = repository::list_users(conn.get(), account, tenant, filter.search.as_deref(), page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        repository::find(&conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        let (rows, total) = repository::list_users(&conn, account, tenant, filter.search.as_deref(), page).await?;
         Ok(SubtenantPage { items: rows.into_iter().map(Subtenant::from).collect(), total })
     }
 

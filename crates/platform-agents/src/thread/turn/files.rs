@@ -40,9 +40,7 @@ impl Threads {
                     Err(error) => match waits.next() {
                         Some(wait) => tokio::time::sleep(wait).await,
                         None => {
-                            let at = files.iter().position(|_| true).unwrap_or(0);
-                            let named = (0..files.len()).find(|i| error.message().contains(&format!("files[{i}]")));
-                            let name = files.get(named.unwrap_or(at)).map(|file| file.name.clone());
+                            let name = files.get(error.file.unwrap_or(0)).map(|file| file.name.clone());
                             return Err(name.unwrap_or_default());
                         }
                     },
