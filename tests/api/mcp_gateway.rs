@@ -502,7 +502,9 @@ async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments()
         )
         .await;
     let servers = json!([{"toolServerId": made.body["_id"]}]);
-    profile(&app, json!({"name": "default", "visibility": "account", "auditPayloads": true, "servers": servers})).await;
+    let open = json!({"name": "default", "visibility": "account", "auditPayloads": true, "newToolPolicy": "enabled",
+        "servers": servers});
+    profile(&app, open).await;
     assert_eq!(wrong(&called(&app, app.key(), "", "s__wipe", json!({"disk": "a"})).await), "APPROVAL_REQUIRED");
     assert_eq!(app.get("/mcp-gateway/audit?outcome=fine").await.error(), "VALIDATION_ERROR");
     let denied = app.get("/mcp-gateway/audit?outcome=denied").await.body;
