@@ -38,6 +38,7 @@ async fn a_key_is_shown_once_works_at_once_and_stops_at_once() {
     assert_eq!(with_key(&app, &new).await.status, StatusCode::OK);
     let again = app.post(&format!("/api-keys/{id}/rotate"), json!({})).await;
     assert_eq!(with_key(&app, &new).await.error(), "UNAUTHENTICATED", "no grace was given");
+    assert_eq!(with_key(&app, &value).await.status, StatusCode::OK, "each value has the grace that it was given");
 
     let gone = app.delete(&format!("/api-keys/{id}")).await;
     assert_eq!((&gone.body["success"], &gone.body["deletedId"]), (&json!(true), &json!(id)));
