@@ -60,7 +60,7 @@ const MAX_WRITTEN_OUT: usize = 1000;
 static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)\b(bearer|basic)(:?\s+|%20)([A-Za-z0-9._~+/=-]{8,})"));
 static PASSWORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"(://[^/?#\s:@]*:)([^/?#\s@]+)@"));
 static PARAMETER: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'{])([A-Za-z0-9_.\[\]-]+)(=|["']?\s?:\s?)(["']?)([^?&#;,\s"'<>{}\[\]]+)"#));
+    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'{])([A-Za-z0-9_.\[\]-]+)(=|["']?\s?:\s?)(["']?)([^?&#;,\s"'<>]+)"#));
 static PEM: LazyLock<Regex> = LazyLock::new(|| pattern(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+"));
 /// Keys that tell by their form what they are: ours, those of GitHub, Slack, OpenAI, Anthropic, Google, Groq, Hugging Face and
 /// xAI, Stripe, GitLab and AWS, and JSON Web Tokens.
@@ -277,7 +277,9 @@ fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
     let text = PARAMETER.replace_all(&text, |found: &Captures<'_>| {
         let (name, is, value) = (&found[2], &found[3], &found[5]);
         let is_scheme = ["basic", "bearer"].iter().any(|scheme| value.eq_ignore_ascii_case(scheme));
-        if value == MASK || is_scheme || !is_name_of_secret(name, value.bytes().all(|byte| byte.is_ascii_digit())) {
+        let is_nested = value.bytes().all(|byte| b"{}[]".contains(&byte));
+        let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+        if value == MASK || is_scheme || is_nested || !is_name_of_secret(name, is_number) {
             return found[0].to_owned();
         }
         // Behind a colon may stand any word of a sentence: it is not looked for elsewhere.
@@ -325,7 +327,7 @@ mod tests {
         let named = json!({"jwt": "canary-a", "privateKeyPem": "canary-b", "token2": "canary-c", "tokenValue": "canary-d",
             "sh": "API_TOKEN=canary-e; DB_PASSWORD='canary-f' API_KEY=\"canary-g\" n=1 max_tokens=100000",
             "db": "Server=db;User=sa;Password=canary-h", "to": "url=https://a/x?access_token=canary-i",
-            "list": "a=1,token=canary-j", "authorizationStatus": "active", "secretary": "Ann",
+            "list": "a=1,token=canary-j", "braces": "token={canary-t}", "authorizationStatus": "active", "secretary": "Ann",
             "secretAccessKey": "canary-k", "signing_key": "canary-l", "otp": "canary-m", "passwordHash": "canary-n",
             "said": "Here: {\"password\":\"canary-o\", \"n\": 5}", "yaml": "password: canary-p\nuser: sa\nX-Api-Key: canary-q",
             "pem": "-----BEGIN RSA PRIVATE KEY-----\ncanary/r+\n-----END", "Bearer canary-s": 1});

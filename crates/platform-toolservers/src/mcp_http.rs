@@ -358,15 +358,17 @@ fn is_of_another(event: &Sse, asked: Option<&RequestId>, progress: Option<&Progr
     struct Told {
         id: Option<RequestId>,
         method: Option<String>,
-        #[serde(default)]
-        params: Value,
+        params: Option<Params>,
+    }
+    #[derive(Deserialize)]
+    struct Params {
+        #[serde(rename = "progressToken")]
+        progress: Option<ProgressToken>,
     }
     let told = event.data.as_deref().and_then(|data| parse::<Told>(data.as_bytes()).ok());
     told.is_some_and(|told| match (told.id, told.method.as_deref()) {
         (Some(id), None) => Some(&id) != asked,
-        (_, Some("notifications/progress")) => {
-            ProgressToken::deserialize(&told.params["progressToken"]).ok().as_ref() != progress
-        }
+        (_, Some("notifications/progress")) => told.params.and_then(|params| params.progress).as_ref() != progress,
         _ => false,
     })
 }

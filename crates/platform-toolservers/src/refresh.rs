@@ -75,7 +75,7 @@ impl PgToolServerService {
             }
             let before = row.settings()?.tool_definitions;
             if callers.is_some() {
-                fetched = fetched.map(|seen| joined(&before, seen, self.limits.tools_per_server));
+                fetched = fetched.map(|seen| with_known(&before, seen, self.limits.tools_per_server));
             }
             let health = row.health.clone();
             let changed = note_tools(&mut row, fetched, &before, if failure.is_some() { now } else { began })?;
@@ -147,7 +147,7 @@ impl PgToolServerService {
 }
 
 /// The tools of a server that shows each caller their own: what one of them does not see others may.
-fn joined(known: &[ToolDefinition], seen: Vec<ToolDefinition>, most: usize) -> Vec<ToolDefinition> {
+fn with_known(known: &[ToolDefinition], seen: Vec<ToolDefinition>, most: usize) -> Vec<ToolDefinition> {
     let of = |tools: &[ToolDefinition], name: &str| tools.iter().find(|tool| tool.function.name == name).cloned();
     let again = |tool: &ToolDefinition| of(&seen, &tool.function.name).unwrap_or_else(|| tool.clone());
     let mut tools: Vec<ToolDefinition> = known.iter().map(again).collect();
@@ -258,7 +258,7 @@ mod tests {
         };
         let known = [tool("echo", "Old"), tool("admin", "Of few")];
         let seen = |of: Vec<ToolDefinition>, most| {
-            let of = joined(&known, of, most).into_iter().map(|tool| tool.function);
+            let of = with_known(&known, of, most).into_iter().map(|tool| tool.function);
             of.map(|function| format!("{}: {}", function.name, function.description)).collect::<Vec<_>>()
         };
         assert_eq!(seen(Vec::new(), 9), ["echo: Old", "admin: Of few"]);
