@@ -31,7 +31,7 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MAX_PAYLOAD: usize = 65_536;
 /// Ends of names whose values are not kept.
-const SECRETS: [&str; 20] = [
+const SECRETS: [&str; 19] = [
     "accesskey",
     "apikey",
     "authorization",
@@ -40,7 +40,6 @@ const SECRETS: [&str; 20] = [
     "encryptionkey",
     "jwt",
     "otp",
-    "pass",
     "passphrase",
     "passwd",
     "password",
@@ -60,9 +59,10 @@ const MAX_WRITTEN_OUT: usize = 1000;
 static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)\b(bearer|basic)(:?\s+|%20)([A-Za-z0-9._~+/=-]{8,})"));
 static PASSWORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"(://[^/?#\s:@]*:)([^/?#\s@]+)@"));
 static PARAMETER: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'{])([A-Za-z0-9_.\[\]-]+)(=|["']?\s?:\s?)(["']?)([^?&#;,\s"'<>]+)"#));
+    LazyLock::new(|| pattern(r#"(^|[?&#;,\s"'{])([A-Za-z0-9_.\[\]-]+)=(["']?)([^?&#;,\s"'<>]+)"#));
+static NAMED: LazyLock<Regex> = LazyLock::new(|| pattern(r#"([A-Za-z0-9_.-]+)["']?\s?:\s?["']?"#));
 static PEM: LazyLock<Regex> = LazyLock::new(|| pattern(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+"));
-/// Keys that tell by their form what they are: ours, those of GitHub, Slack, OpenAI, Anthropic, Google, Groq, Hugging Face and
+/// Keys that tell by their form what they are: ours, those of GitHub, Slack, OpenAI, Anthropic, Google, Groq, Hugging Face,
 /// xAI, Stripe, GitLab and AWS, and JSON Web Tokens.
 static KEY: LazyLock<Regex> = LazyLock::new(|| {
     let forms = [
@@ -275,18 +275,35 @@ fn without_written_out(text: &str, secrets: &mut Vec<String>) -> String {
     let text = PASSWORD.replace_all(&text, |found: &Captures<'_>| format!("{}{}@", &found[1], note(&found[2])));
     let text = PEM.replace_all(&text, |found: &Captures<'_>| note(&found[0]));
     let text = PARAMETER.replace_all(&text, |found: &Captures<'_>| {
-        let (name, is, value) = (&found[2], &found[3], &found[5]);
-        let is_scheme = ["basic", "bearer"].iter().any(|scheme| value.eq_ignore_ascii_case(scheme));
-        let is_nested = value.bytes().all(|byte| b"{}[]".contains(&byte));
-        let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
-        if value == MASK || is_scheme || is_nested || !is_name_of_secret(name, is_number) {
-            return found[0].to_owned();
+        let is_number = found[4].bytes().all(|byte| byte.is_ascii_digit());
+        if is_name_of_secret(&found[2], is_number) {
+            format!("{}{}={}{}", &found[1], &found[2], &found[3], note(&found[4]))
+        } else {
+            found[0].to_owned()
         }
-        // Behind a colon may stand any word of a sentence: it is not looked for elsewhere.
-        let masked = if is == "=" { note(value) } else { MASK };
-        format!("{}{name}{is}{}{masked}", &found[1], &found[4])
     });
+    let text = without_named(&text);
     KEY.replace_all(&text, |found: &Captures<'_>| note(&found[0])).into_owned()
+}
+
+/// A text without what stands behind the name of a secret and a colon, as in YAML, headers and JSON. That may be any word
+/// of a sentence: it is not looked for elsewhere.
+fn without_named(text: &str) -> String {
+    let (mut masked, mut from) = (String::with_capacity(text.len()), 0);
+    for found in NAMED.captures_iter(text) {
+        let end = found.get_match().end();
+        let rest = &text[end..];
+        let ends = |c: char| c.is_whitespace() || "?&#;,\"'<>{}[]:".contains(c);
+        let value = &rest[..rest.find(ends).unwrap_or(rest.len())];
+        let is_scheme = ["", "basic", "bearer", MASK].iter().any(|scheme| value.eq_ignore_ascii_case(scheme));
+        let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+        if end >= from && !is_scheme && is_name_of_secret(&found[1], is_number) {
+            masked.push_str(&text[from..end]);
+            masked.push_str(MASK);
+            from = end + value.len();
+        }
+    }
+    masked + &text[from..]
 }
 
 /// Whether a name is that of a secret, or of several; a number of tokens is none.
@@ -294,7 +311,7 @@ fn is_name_of_secret(name: &str, is_number: bool) -> bool {
     let bare: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
     let bare = bare.trim_end_matches(|of: char| of.is_ascii_digit()).trim_end_matches("value");
     let one = bare.strip_suffix('s').filter(|_| !is_number).unwrap_or(bare);
-    SECRETS.iter().any(|secret| bare.ends_with(secret) || one.ends_with(secret))
+    bare == "pass" || SECRETS.iter().any(|secret| bare.ends_with(secret) || one.ends_with(secret))
 }
 
 #[cfg(test)]
@@ -327,16 +344,24 @@ mod tests {
         let named = json!({"jwt": "canary-a", "privateKeyPem": "canary-b", "token2": "canary-c", "tokenValue": "canary-d",
             "sh": "API_TOKEN=canary-e; DB_PASSWORD='canary-f' API_KEY=\"canary-g\" n=1 max_tokens=100000",
             "db": "Server=db;User=sa;Password=canary-h", "to": "url=https://a/x?access_token=canary-i",
-            "list": "a=1,token=canary-j", "braces": "token={canary-t}", "authorizationStatus": "active", "secretary": "Ann",
+            "list": "a=1,token=canary-j", "braces": "token={canary-t} {a:{password:canary-u}}",
+            "both": "Note: token=canary-v, a: password: canary-w", "bypass": "plain", "authorizationStatus": "active", "secretary": "Ann",
             "secretAccessKey": "canary-k", "signing_key": "canary-l", "otp": "canary-m", "passwordHash": "canary-n",
             "said": "Here: {\"password\":\"canary-o\", \"n\": 5}", "yaml": "password: canary-p\nuser: sa\nX-Api-Key: canary-q",
             "pem": "-----BEGIN RSA PRIVATE KEY-----\ncanary/r+\n-----END", "Bearer canary-s": 1});
         let key = format!("my key is ak-{}, theirs ghp_{} and so-on", "c4nary".repeat(7) + "7", "c4nary".repeat(6));
         let [named, key] = kept(&[named, json!(key)], None);
         assert!(!named.contains("canary"), "{named}");
-        for kept in
-            ["n=1 max_tokens=100000", "User=sa", "user: sa", "\\\"n\\\": 5", "url=https://a/x?", "active", "Ann"]
-        {
+        for kept in [
+            "n=1 max_tokens=100000",
+            "User=sa",
+            "user: sa",
+            "plain",
+            "\\\"n\\\": 5",
+            "url=https://a/x?",
+            "active",
+            "Ann",
+        ] {
             assert!(named.contains(kept), "{named}");
         }
         assert!(!key.contains("c4nary") && key.contains("and so-on"), "{key}");

@@ -150,7 +150,7 @@ pub(crate) fn tools_of(
         let base_name = fit(&format!("{slug}__{name}"));
         let of = overrides.get(base_name.as_str()).copied();
         let definition = digest(tool);
-        let is_new = known.is_some_and(|known| known.get(name).is_none_or(|seen| !is_same(seen, &definition)));
+        let is_new = known.is_some_and(|known| known.get(name) != Some(&definition));
         let by_policy = entry.tool_policy.admits(named.contains(name.as_str()));
         let chosen = of.and_then(|of| of.enabled).unwrap_or(by_policy);
         let enabled = chosen && (!is_new || settings.new_tool_policy == NewToolPolicy::Enabled);
@@ -407,12 +407,7 @@ impl Tool {
 pub(crate) fn digest(tool: &ToolDefinition) -> String {
     let ToolDefinition { function, annotations, title, output_schema, .. } = tool;
     let told = json!([function.description, function.parameters, annotations, title, output_schema]);
-    sha256_hex(told.to_string())
-}
-
-/// Whether a tool is as it was seen; former versions kept 16 digits.
-fn is_same(seen: &str, digest: &str) -> bool {
-    seen.len() >= 16 && digest.starts_with(seen)
+    sha256_hex(told.to_string())[..16].to_owned()
 }
 
 fn description_of(tool: &PlatformTool) -> String {

@@ -358,17 +358,22 @@ fn is_of_another(event: &Sse, asked: Option<&RequestId>, progress: Option<&Progr
     struct Told {
         id: Option<RequestId>,
         method: Option<String>,
-        params: Option<Params>,
     }
     #[derive(Deserialize)]
-    struct Params {
-        #[serde(rename = "progressToken")]
-        progress: Option<ProgressToken>,
+    struct Progress {
+        params: OfCall,
     }
-    let told = event.data.as_deref().and_then(|data| parse::<Told>(data.as_bytes()).ok());
-    told.is_some_and(|told| match (told.id, told.method.as_deref()) {
+    #[derive(Deserialize)]
+    struct OfCall {
+        #[serde(rename = "progressToken")]
+        token: ProgressToken,
+    }
+    let data = event.data.as_deref().unwrap_or_default().as_bytes();
+    parse::<Told>(data).is_ok_and(|told| match (told.id, told.method.as_deref()) {
         (Some(id), None) => Some(&id) != asked,
-        (_, Some("notifications/progress")) => told.params.and_then(|params| params.progress).as_ref() != progress,
+        (_, Some("notifications/progress")) => {
+            parse::<Progress>(data).is_ok_and(|told| Some(&told.params.token) != progress)
+        }
         _ => false,
     })
 }
@@ -461,7 +466,12 @@ mod tests {
         for own in [of(3), json!({"id": 7, "result": {}}), json!({"id": 9, "method": "ping"}), json!({"method": "x"})] {
             assert!(!is_of_another(own.clone()), "{own}");
         }
-        for other in [of(4), json!({"id": 8, "result": {}}), json!({"id": "7", "error": {}})] {
+        for other in [
+            of(4),
+            json!({"id": 8, "result": {}}),
+            json!({"id": "7", "error": {}}),
+            json!({"id": 8, "result": {}, "params": 5}),
+        ] {
             assert!(is_of_another(other.clone()), "{other}");
         }
     }

@@ -152,7 +152,9 @@ fn with_known(known: &[ToolDefinition], seen: Vec<ToolDefinition>, most: usize) 
     let again = |tool: &ToolDefinition| of(&seen, &tool.function.name).unwrap_or_else(|| tool.clone());
     let mut tools: Vec<ToolDefinition> = known.iter().map(again).collect();
     tools.extend(seen.into_iter().filter(|tool| of(known, &tool.function.name).is_none()));
-    tools.truncate(most);
+    if most > 0 {
+        tools.truncate(most);
+    }
     tools
 }
 
@@ -261,6 +263,7 @@ mod tests {
             let of = with_known(&known, of, most).into_iter().map(|tool| tool.function);
             of.map(|function| format!("{}: {}", function.name, function.description)).collect::<Vec<_>>()
         };
+        assert_eq!(seen(Vec::new(), 0).len(), 2, "without a bound");
         assert_eq!(seen(Vec::new(), 9), ["echo: Old", "admin: Of few"]);
         assert_eq!(seen(vec![tool("echo", "New"), tool("other", "")], 9), ["echo: New", "admin: Of few", "other: "]);
         assert_eq!(seen(vec![tool("other", "")], 2), ["echo: Old", "admin: Of few"], "nobody crowds out what is known");
