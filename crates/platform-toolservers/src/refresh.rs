@@ -7,15 +7,16 @@ use std::{
 };
 
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, FairSemaphore, Id, Result, Timestamp, spawn};
+use platform_core::{AccountId, Error, FairSemaphore, Id, Result, Timestamp, json_length, spawn};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
     code,
-    definition::ToolDefinition,
+    definition::{MAX_MEMORY, ToolDefinition},
     failure::Failure,
     mcp::{Changed, Due},
+    mcp_http::MAX_LIST_BYTES,
     model::{ServerType, ToolServer},
     repository,
     rules::{not_found, note_tools, wants_callers},
@@ -28,6 +29,8 @@ const STALE: Duration = Duration::from_mins(10);
 /// A server that did not answer is asked again after this when it is used, then after twice as long, and so on.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_mins(5);
+/// All tools that a server shows to any of its callers, in bytes as they are stored.
+const MAX_KNOWN_BYTES: usize = 2 * MAX_LIST_BYTES;
 const REFRESHES_AT_ONCE: usize = 8;
 const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
 /// One that was quiet is read so often in a row before that, so long apart at the least.
@@ -155,6 +158,12 @@ fn with_known(known: &[ToolDefinition], seen: Vec<ToolDefinition>, most: usize) 
     if most > 0 {
         tools.truncate(most);
     }
+    let mut left = (MAX_MEMORY, MAX_KNOWN_BYTES);
+    tools.retain(|tool| {
+        let of_bytes = json_length(tool, left.1).and_then(|bytes| left.1.checked_sub(bytes));
+        let rest = left.0.checked_sub(tool.heap_bytes()).zip(of_bytes);
+        rest.map(|rest| left = rest).is_some()
+    });
     tools
 }
 
@@ -264,6 +273,9 @@ mod tests {
             of.map(|function| format!("{}: {}", function.name, function.description)).collect::<Vec<_>>()
         };
         assert_eq!(seen(Vec::new(), 0).len(), 2, "without a bound");
+        let large = |n: usize| tool(&n.to_string(), &"x".repeat(MAX_KNOWN_BYTES / 4));
+        let kept = seen((0..9).map(large).collect(), 0).len();
+        assert_eq!(kept, 5, "two that are known and three that are large");
         assert_eq!(seen(Vec::new(), 9), ["echo: Old", "admin: Of few"]);
         assert_eq!(seen(vec![tool("echo", "New"), tool("other", "")], 9), ["echo: New", "admin: Of few", "other: "]);
         assert_eq!(seen(vec![tool("other", "")], 2), ["echo: Old", "admin: Of few"], "nobody crowds out what is known");

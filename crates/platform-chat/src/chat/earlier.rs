@@ -19,6 +19,8 @@ use platform_db::{Db, JsonStatement, containing};
 use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 use serde::{Deserialize, Serialize};
 
+use super::repository::LOOK_TIMEOUT;
+
 /// Chats that are looked at: those in which something was said last, of those that were begun last.
 const MAX_CHATS: i64 = 100;
 const MAX_BEGUN: i64 = 1000;
@@ -30,8 +32,6 @@ const MAX_SAYING: usize = 200;
 /// takes few bytes.
 const MAX_SEARCHED_BYTES: i32 = 16 * 1024;
 const MAX_SEARCHED_CHARS: i32 = 16 * 1024;
-/// Looking for words ends after this.
-const SEARCH_TIMEOUT: &str = "SET LOCAL statement_timeout = '3s'";
 /// Places between messages of a turn, where those between are not asked for: a call of a tool and its result.
 const WITHIN_WINDOW: i32 = 2;
 /// The same where all messages are asked for.
@@ -340,7 +340,7 @@ impl EarlierTurns for PgEarlierTurns {
         let asked = Asked { like_words, ..Asked::of(account, of, but, MAX_SAYING) };
         let mut conn = self.db.fair_conn(account).await?;
         let looking = conn.transaction::<Vec<OfChat>, Error, _>(async |conn| {
-            diesel::sql_query(SEARCH_TIMEOUT).execute(conn).await?;
+            diesel::sql_query(LOOK_TIMEOUT).execute(conn).await?;
             Ok(JsonStatement::new(&statements_of(of).saying, &[asked])?.load(conn).await?)
         });
         let said = looking.await?;

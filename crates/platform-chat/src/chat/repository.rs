@@ -270,8 +270,8 @@ pub(crate) async fn revision(conn: &Conn, account: &AccountId, uid: &str) -> Res
     Ok(by_uid(account.as_str(), uid).select(chats::revision).first(&mut conn).await.optional()?)
 }
 
-/// For a filter by lists: PostgreSQL holds each element against each that is stored.
-const LISTS_TIMEOUT: &str = "SET LOCAL statement_timeout = '3s'";
+/// How long it is looked through what chats say or note, in a transaction.
+pub(crate) const LOOK_TIMEOUT: &str = "SET LOCAL statement_timeout = '3s'";
 
 pub(crate) async fn list(
     conn: &mut Conn,
@@ -279,11 +279,12 @@ pub(crate) async fn list(
     filter: &ChatFilter,
     page: Page,
 ) -> Result<(Vec<ChatRow>, i64)> {
+    // PostgreSQL holds each element of a list against each that is stored.
     if filter.listed_elements() == 0 {
         return Ok(page_of(conn, caller, filter, page).await?);
     }
     let listing = conn.transaction::<_, Error, _>(async |conn| {
-        diesel::sql_query(LISTS_TIMEOUT).execute(conn).await?;
+        diesel::sql_query(LOOK_TIMEOUT).execute(conn).await?;
         match page_of(conn, caller, filter, page).await {
             Err(DieselError::DatabaseError(_, told)) if told.message().ends_with("due to statement timeout") => {
                 let message = "metadata: to look for its lists takes more than 3 s; ask for less, or for fewer chats";
